@@ -66,13 +66,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = datetime.now(UTC).toordinal()
 
 
-def pytest_collection_finish() -> None:
-    """Exclude the modules and the collected tests from garbage collections.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect the tests without garbage collections; exclude them from later ones.
 
-    A collection of these objects takes a second, and many tests collect, or allocate much.
+    A garbage collection of these objects takes a second, and many tests collect, or allocate much.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

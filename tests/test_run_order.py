@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.run_order import LEDGER, LONG, SEPARATE, SPARK, ordered, unit_of
+from tests.support.run_order import BROWSER, LEDGER, LONG, SEPARATE, SPARK, ordered, unit_of
 from tests.test_house_rules import TOP
 
 
 def test_each_named_file_exists() -> None:
-    assert [name for name in (*LONG, *SEPARATE, *SPARK, *LEDGER) if not (TOP / name).exists()] == []
+    named = (*LONG, *SEPARATE, *SPARK, *LEDGER, *BROWSER)
+    assert [name for name in named if not (TOP / name).exists()] == []
 
 
 def test_long_files_are_first_and_units_stay_whole() -> None:
@@ -39,5 +40,5 @@ def test_a_separate_test_is_a_unit() -> None:
     assert unit_of(separate) == separate
     assert unit_of("tests/x/a.py::test[x]") == "tests/x/a.py"
     assert unit_of("tests/a.py::test") == "tests/"
-    for shared in (SPARK, LEDGER):
+    for shared in (SPARK, LEDGER, BROWSER):
         assert {unit_of(f"{name}::test") for name in shared} == {shared[0]}

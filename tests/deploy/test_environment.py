@@ -6,10 +6,8 @@ import json
 import re
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
-from compose_spec import PyCompose
 
 from duemq.cli.config_show import broker_sections
 from duemq.configuration.environment import OF_COMMANDS, variable_of
@@ -51,6 +49,8 @@ def test_bytecode_of_the_image_is_valid_whatever_the_times_of_its_files() -> Non
 
 
 def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
+    import kubernetes_validate  # takes a second, which not each worker needs
+
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "duemq.yml").read_text()))
     assert len(documents) > 5
     for document in documents:
@@ -58,6 +58,8 @@ def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
 
 
 def test_the_compose_file_matches_the_specification() -> None:
+    from compose_spec import PyCompose
+
     content = yaml.safe_load((DEPLOY / "compose" / "compose.yml").read_text())
     without_anchors = {key: value for key, value in content.items() if not key.startswith("x-")}
     assert PyCompose.from_json(json.dumps(without_anchors)).service_names()

@@ -1,11 +1,11 @@
 """Order of the tests in a run with several workers, and the units that workers take.
 
 A worker takes whole files, since the tests of a file share brokers and client programs. The files
-of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a
-processor to start; those of `LEDGER` share a PostgreSQL server. The tests of `SEPARATE` start their
-own processes and wait for them most of the time: each is a unit, so that several workers share
-these files. The files of the folder tests/ itself are one unit: they read all files. The units that
-wait alternate with those that compute.
+of `SPARK` are one unit, since they share a Spark session, which takes half a minute of a processor
+to start; those of `LEDGER` share a PostgreSQL server, those of `BROWSER` a Chromium. The tests of
+`SEPARATE` start their own processes and wait for them most of the time: each is a unit, so that
+several workers share these files. The files of the folder tests/ itself are one unit: they read all
+files. The units that wait alternate with those that compute.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ SPARK = (
     "tests/spark_reconciliation/",
     "tests/duemq/cli/test_reconcile_jobs.py",
     "tests/failover/test_failovers.py",
+)
+BROWSER = (
+    "tests/duemq/console/test_browser.py",
+    "tests/duemq/console/test_operating_browser.py",
+    "tests/duemq/console/test_steering_browser.py",
 )
 LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
 LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
@@ -63,7 +68,7 @@ def unit_of(nodeid: str) -> str:
     file = file_of(nodeid)
     if file in SEPARATE:
         return nodeid
-    for shared in (SPARK, LEDGER):
+    for shared in (SPARK, LEDGER, BROWSER):
         if file.startswith(shared):
             return shared[0]
     return "tests/" if file.count("/") == 1 else file

@@ -1,63 +1,52 @@
-"""The OpenAPI document: each response of a real broker conforms to it, whatever is requested."""
+"""The OpenAPI document: each response of a real broker conforms to it, whatever is requested.
+
+Schemathesis runs as a command: as a plugin it would generate its requests while each worker
+collects the tests.
+"""
 
 from __future__ import annotations
 
-import time
-import warnings
-from typing import Any
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, settings
 
-from duemq.http.api import endpoints
-from duemq.http.openapi import document
-from duemq.http.tokens import Tokens
+from tests.support.extended import extended
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import schemathesis
-    from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi.checks import (
-        content_type_conformance,
-        response_schema_conformance,
-        status_code_conformance,
-    )
-
-schema = schemathesis.openapi.from_dict(document(endpoints(Tokens(time.monotonic))))
-SHORT, LONG = 3, 200
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
-QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
-
-
-def check(case: schemathesis.Case[Any], client: httpx.Client) -> None:
-    case.call_and_validate(base_url=str(client.base_url), checks=CHECKS)
-
-
-@schema.parametrize()
-@settings(
-    max_examples=SHORT,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=QUIET,
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
 )
-def test_responses_conform(case: schemathesis.Case[Any], shared_api: httpx.Client) -> None:
-    check(case, shared_api)
+SAME, OTHERS = ("--generation-deterministic",), ("--generation-database", "none")
 
 
-@pytest.mark.extended
-@schema.parametrize()
-@settings(max_examples=LONG, deadline=None, database=None, suppress_health_check=QUIET)
-def test_responses_conform_to_many_requests(
-    case: schemathesis.Case[Any], shared_api: httpx.Client
+@pytest.mark.parametrize(
+    ("requests", "choice"), [(3, SAME), extended(200, OTHERS)], ids=["few", "many"]
+)
+def test_responses_conform(
+    requests: int, choice: tuple[str, ...], shared_api: httpx.Client, tmp_path: Path
 ) -> None:
-    check(case, shared_api)
+    """All limits of the parameters are requested, then random values of each."""
+    report = tmp_path / "report.json"
+    options = {
+        "--phases": "examples,coverage,fuzzing",
+        "--checks": ",".join(CHECKS),
+        "--max-examples": str(requests),
+        "--suppress-health-check": "all",
+        "--warnings": "off",
+        "--report-json-path": str(report),
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "schemathesis.cli", "run"]
+    command += [f"{shared_api.base_url}/api/v1/openapi.json", "--continue-on-failure", *choice]
+    command += [text for option in options.items() for text in option]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert json.loads(report.read_text())["test_cases"]["generated"] > 1_000
 
 
 def test_the_document_is_served(shared_api: httpx.Client) -> None:
