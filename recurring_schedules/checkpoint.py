@@ -2,6 +2,8 @@
 
     config/duemq.schedules    one line of JSON: log offset, generation, rows, CRC | rows
 
+The table changes while the file is written; the rows are those of the log offset.
+
 A checkpoint is valid if the log before its offset has not changed since its generation. Without a
 valid one, the log is read from the first record of the journal on.
 """
@@ -12,6 +14,7 @@ import asyncio
 import logging
 import os
 import zlib
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +23,8 @@ import numpy as np
 
 from duemq_common.clock import Clock
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
-from recurring_schedules.table import ROW, Rows, ScheduleTable
+from recurring_schedules.snapshot import Bytes, RowSnapshot
+from recurring_schedules.table import ROW, ScheduleTable
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -29,6 +33,7 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "duemq.schedules"
 EVERY_MS: Final = 10_000
 PAUSE_FACTOR: Final = 50  # a pause is at least this many times as long as the write before it
+HEAD_BYTES: Final = 128  # of the first line, which is written last
 LOG_BYTES_MAX: Final = 256 << 20
 """Maximum bytes of the log after a checkpoint that the next start reads."""
 
@@ -72,21 +77,34 @@ def read_checkpoint(store: MessageStore) -> ScheduleTable | None:
     return ScheduleTable(np.frombuffer(content, ROW).copy(), head.log_offset)
 
 
-def write(path: Path, rows: Rows, log_offset: int, generation: int) -> None:
-    """Replace the file atomically. Runs in any thread.
+async def write(path: Path, snapshot: RowSnapshot, log_offset: int, generation: int) -> None:
+    """Replace the file atomically; the work on each piece is done in a thread.
 
     Raises:
         OSError: The file cannot be written; the former one is unchanged.
     """
-    content = rows.tobytes()
-    head = CheckpointHead(log_offset, generation, rows.size, zlib.crc32(content))
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(head) + b"\n")
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary, crc = path.with_name(path.name + ".tmp"), 0
+    with await asyncio.to_thread(temporary.open, "wb") as file:
+        await asyncio.to_thread(file.write, b"\n".rjust(HEAD_BYTES))
+        for content in snapshot.pieces():
+            crc = await asyncio.to_thread(_append, file, content, crc)
+        head = CheckpointHead(log_offset, generation, snapshot.count, crc)
+        await asyncio.to_thread(_complete, file, head)
+    await asyncio.to_thread(os.replace, temporary, path)
+
+
+def _append(file: BufferedWriter, content: Bytes, crc: int) -> int:
+    """Write a piece; return the CRC of all pieces."""
+    file.write(content.data)
+    return zlib.crc32(content.data, crc)
+
+
+def _complete(file: BufferedWriter, head: CheckpointHead) -> None:
+    """Write the first line, and sync."""
+    file.seek(0)
+    file.write(msgspec.json.encode(head))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 class ScheduleCheckpoints:
@@ -140,13 +158,13 @@ class ScheduleCheckpoints:
         is_same = table.changes == changes or not table.count
         if is_same and log_offset - written_offset < (LOG_BYTES_MAX if table.count else 1 << 62):
             return
-        rows, changes, generation = table.filled.copy(), table.changes, store.generation
-        if not await store.wait_durable(log_offset):
-            return
-        path = store.config_path(FILE_NAME)
-        try:
-            await asyncio.to_thread(write, path, rows, log_offset, generation)
-        except OSError as error:
-            log.error("the schedules' checkpoint cannot be written; it is tried again: %s", error)
-            return
+        changes, generation = table.changes, store.generation
+        with table.snapshot() as snapshot:
+            if not await store.wait_durable(log_offset):
+                return
+            try:
+                await write(store.config_path(FILE_NAME), snapshot, log_offset, generation)
+            except OSError as error:
+                log.error("the schedules' checkpoint is not written; it is tried again: %s", error)
+                return
         self._written = changes, log_offset

@@ -3,7 +3,8 @@
     planned <= now, next exists   ->   append the occurrence `next`, then: planned, next = next, ...
 
 So exactly one planned occurrence of a schedule is pending, from the creation on; the next one is
-appended when the former is due, at least a second ahead. The record of the occurrence is the only
+appended soon after the former is due, at least a second ahead. A turn appends a few, the most
+urgent ones first; timers are delivered between two turns. The record of the occurrence is the only
 proof that it is planned: after a kill, a start finds it in the log, or appends it.
 
 Overdue occurrences, after an outage or a jump of the clock, are appended at once, unless they are
@@ -19,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from duemq_common.clock import Clock, Signal
@@ -32,6 +32,7 @@ from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import due_ms_of, next_after
 from recurring_schedules.table import ScheduleTable
+from recurring_schedules.urgency_queue import UrgencyQueue
 from recurring_schedules.wake_times import NEVER
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TURN_OCCURRENCES: Final = 5
 """Maximum number of occurrences of one turn, during which no timer is delivered."""
-QUEUE_SLOTS: Final = 4_000
-QUEUE_MS: Final = 20
-"""Age from which the queue of urgent schedules is made again: one created since may be due."""
-QUEUE_FACTOR: Final = 20  # the queue is used at least this many times as long as it takes to make
+LOOK_SLOTS: Final = 8_192
+"""Number of schedules with work that one turn adds to the queue, approximately."""
+DROPS_MAX: Final = 200
+"""Maximum number of schedules of the queue that one turn drops, because they have changed."""
+GATHER_MS: Final = 20
+"""Time after the first occurrence is due in which others join it, so that they share appends."""
 AHEAD_MS: Final = 10_000
 """A backlog of occurrences that are due later is appended with pauses, for other timers."""
-BACKLOG_SLOTS: Final = 200  # schedules in the queue of urgent ones after a turn
+BACKLOG_SLOTS: Final = 200  # schedules in the queue after a turn
 PAUSE_S: Final = 0.004
 SKIPS_MAX: Final = 200
 """Maximum number of occurrences of one schedule that one turn skips."""
@@ -94,9 +97,7 @@ class Planner:
     ) -> None:
         self._store, self._table, self._clock, self._hooks = store, table, clock, hooks
         self._batch = PutBatch(TURN_OCCURRENCES)
-        self._retry_ms: dict[int, int] = {}
-        self._queue: list[int] = []  # slots, the most urgent one last
-        self._queued_ms, self._queue_age_ms = 0, QUEUE_MS
+        self._queue = UrgencyQueue()
         self._wake, self._stops = Signal(), False
         self._can_pause = False  # whether the last turn left a backlog without urgent occurrences
         self.stats = PlannerStats()
@@ -138,47 +139,31 @@ class Planner:
         candidates = [self._candidate(slot, now_ms) for slot in due]
         if occurrences := [item for item in candidates if item is not None]:
             self._append(occurrences, now_ms)
-        return bool(due)
+        return bool(due or len(self._queue))
 
     def _take_due(self, now_ms: int) -> list[int]:
         """Return slots whose next occurrence has to be appended, the earliest one first."""
+        woken = self._table.wake_ms.take(now_ms, LOOK_SLOTS)
+        self._queue.add(self._table.rows["next_ms"][woken], woken)
         slots: list[int] = []
-        for _ in range(2):  # the rest of an older queue can be without work
-            if not self._queue or not 0 <= now_ms - self._queued_ms < self._queue_age_ms:
-                started_ms = self._clock.steady_ms()
-                self._queue, self._queued_ms = self._due(now_ms), now_ms
-                made_ms = self._clock.steady_ms() - started_ms
-                self._queue_age_ms = max(QUEUE_MS, QUEUE_FACTOR * made_ms)
-            while self._queue and len(slots) < TURN_OCCURRENCES:
-                slot = self._queue.pop()
-                if self._table.wake_ms[slot] <= now_ms and slot not in self._retry_ms:
-                    slots.append(slot)
-            if slots:
-                break
+        drops = 0
+        while len(self._queue) and len(slots) < TURN_OCCURRENCES and drops < DROPS_MAX:
+            slot = self._queue.pop()
+            if slot in slots:  # it has changed while it was in the queue
+                continue
+            if self._table.is_due(slot, now_ms):
+                slots.append(slot)
+            else:  # paused or deleted meanwhile, or the clock was set back
+                self._table.set_wake(slot)
+                drops += 1
         return slots
-
-    def _due(self, now_ms: int) -> list[int]:
-        """Return slots whose next occurrence has to be appended, the earliest one last."""
-        for slot, retry_ms in list(self._retry_ms.items()):
-            if retry_ms - now_ms > UNREADABLE_RETRY_MS or retry_ms <= now_ms:
-                del self._retry_ms[slot]  # also after the clock was set back
-        slots = self._table.wake_ms.until(now_ms)
-        if self._retry_ms and slots.size:
-            slots = slots[~np.isin(slots, list(self._retry_ms))]
-        next_ms = self._table.rows["next_ms"][slots]
-        if slots.size > QUEUE_SLOTS:
-            earliest = np.argpartition(next_ms, QUEUE_SLOTS)[:QUEUE_SLOTS]
-            slots, next_ms = slots[earliest], next_ms[earliest]
-        queue: list[int] = slots[np.argsort(next_ms, kind="stable")][::-1].tolist()
-        return queue
 
     def next_turn_ms(self, now_ms: int) -> int | None:
         """Return the time of the next work; None: no schedule has any."""
+        if self._store.refusal or len(self._queue):
+            return now_ms + RETRY_MS
         first_ms = self._table.wake_ms.first()
-        if first_ms <= now_ms:  # only those that are repeated later
-            first_ms = self._table.wake_ms.first_after(now_ms)
-        first_ms = min([first_ms, *self._retry_ms.values()])
-        return None if first_ms == NEVER else first_ms
+        return None if first_ms == NEVER else first_ms + GATHER_MS
 
     def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
         """Return the occurrence to append, None if the turn skips it."""
@@ -186,7 +171,7 @@ class Planner:
             record = self._table.record(self._store, slot)
         except RecordUnreadable as error:
             log.error("a schedule cannot be planned: %s", error)
-            self._retry_ms[slot] = now_ms + UNREADABLE_RETRY_MS
+            self._table.wake_ms[slot] = now_ms + UNREADABLE_RETRY_MS
             return None
         definition = record.definition
         if fault := journal.topic_fault(self._store.topics, definition.topic):
@@ -221,7 +206,7 @@ class Planner:
             journal.append(self._store, paused, now_ms)
         except RequestError as error:
             log.warning("schedule %s is paused later: %s", record.definition.name, error)
-            self._retry_ms[slot] = now_ms + RETRY_MS
+            self._table.wake_ms[slot] = now_ms + RETRY_MS
         else:
             log.error("schedule %s is paused: %s", record.definition.name, reason)
 
@@ -242,7 +227,7 @@ class Planner:
         for index, item in enumerate(candidates):
             if batch.rows[index]["status"]:
                 self.stats.refused += 1
-                self._retry_ms[item.slot] = now_ms + RETRY_MS
+                self._table.wake_ms[item.slot] = now_ms + RETRY_MS
                 continue
             offset = int(batch.rows[index]["phys_offset"])
             self._table.occurred(item.slot, item.planned_ms, item.next_ms, offset)

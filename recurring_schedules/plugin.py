@@ -26,7 +26,7 @@ from recurring_schedules.requests import (
     SERVICE_NOT_AVAILABLE,
     ScheduleRequests,
 )
-from recurring_schedules.stored_pin import oldest_definition, stored_pin
+from recurring_schedules.stored_pin import stored_pin
 from recurring_schedules.table import ScheduleTable, read_journal
 from recurring_schedules.views import admin_views
 
@@ -83,7 +83,7 @@ class RecurringPlugin(PluginBase):
         """Return the log offset of the oldest definition."""
         if self._running is None:
             return self._pin
-        return oldest_definition(self._running.table)
+        return self._running.table.oldest_definition()
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from message_store.retention.pins import FirstPending, first_pending
 from recurring_schedules.checkpoint import read_checkpoint
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
-from recurring_schedules.table import ScheduleTable
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -29,13 +28,7 @@ def stored_pin(store: MessageStore) -> FirstPending:
     if table is None:
         return _log_offset(store, first)
     is_newer = _log_offset(store, end - 1) >= table.log_offset
-    return first_pending([oldest_definition(table), table.log_offset if is_newer else None])
-
-
-def oldest_definition(table: ScheduleTable) -> int | None:
-    """Return the log offset of the oldest definition of a schedule, None without any."""
-    offsets = table.definition_offsets()
-    return int(offsets.min()) if offsets.size else None
+    return first_pending([table.oldest_definition(), table.log_offset if is_newer else None])
 
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:

@@ -8,7 +8,8 @@ date by records in log order: those of the journal, and occurrences in the timer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.errors import RecordUnreadable
+from message_store.log.text_search import rows_with
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.name_index import NameIndex, hash_of
@@ -30,6 +32,7 @@ from recurring_schedules.names import (
     TIMER_TOPIC,
     UNIQUE_KEY,
 )
+from recurring_schedules.snapshot import Rows, RowSnapshot
 from recurring_schedules.wake_times import NEVER, WakeTimes
 
 if TYPE_CHECKING:
@@ -47,8 +50,8 @@ ROW: Final = np.dtype(
 )
 STATES: Final = (DELETED, ACTIVE, PAUSED)
 IS_DELETED, IS_ACTIVE, IS_PAUSED = range(len(STATES))
+UNKNOWN_OFFSET: Final = -1
 _MARK: Final = f"{SCHEDULE_NAME}\x01".encode()
-Rows = npt.NDArray[np.void]
 
 
 class ScheduleTable:
@@ -59,7 +62,8 @@ class ScheduleTable:
         log_offset: Log offset up to which the log is applied.
 
     Attributes:
-        wake_ms: Time from which the next occurrence has to be appended, by slot.
+        wake_ms: Time from which the next occurrence has to be appended, by slot; NEVER if the
+            schedule is in the queue of the planner.
         changes: Number of changes since the table was made.
         withdrawn: Name and planned time of occurrences that pauses and deletions cancel, as read
             by `replay`: the cancellation may be missing in the log.
@@ -73,6 +77,8 @@ class ScheduleTable:
         planned = (self.rows["state"] == IS_ACTIVE) & (self.rows["next_ms"] > 0)
         self.wake_ms = WakeTimes(np.where(planned, self.rows["planned_ms"], NEVER))
         self.withdrawn: dict[str, ScheduleRecord] = {}
+        self._snapshot: RowSnapshot | None = None
+        self._oldest: int | None = UNKNOWN_OFFSET
         live = np.flatnonzero(self.rows["state"] != IS_DELETED)
         self._free = np.flatnonzero(self.rows["state"] == IS_DELETED).tolist()
         self._index = NameIndex(self.rows["hash"][live], live.astype(np.int32))
@@ -95,10 +101,30 @@ class ScheduleTable:
         offsets: npt.NDArray[np.int64] = rows["offset"][rows["state"] != IS_DELETED]
         return offsets
 
+    def oldest_definition(self) -> int | None:
+        """Return the log offset of the oldest definition of a schedule, None without any.
+
+        Retention asks every few seconds; a million rows are read only after this one has changed.
+        """
+        if self._oldest == UNKNOWN_OFFSET:
+            offsets = self.definition_offsets()
+            self._oldest = int(offsets.min()) if offsets.size else None
+        return self._oldest
+
     def counts(self) -> dict[str, int]:
         """Return the number of active and paused schedules."""
         states = np.bincount(self.filled["state"], minlength=len(STATES))
         return {ACTIVE: int(states[IS_ACTIVE]), PAUSED: int(states[IS_PAUSED])}
+
+    @contextmanager
+    def snapshot(self) -> Iterator[RowSnapshot]:
+        """Return the rows of this instant, valid until the end of the block. One at a time."""
+        assert self._snapshot is None
+        self._snapshot = RowSnapshot(self.filled)
+        try:
+            yield self._snapshot
+        finally:
+            self._snapshot = None
 
     # -- records in log order -----------------------------------------------------------------
 
@@ -107,8 +133,11 @@ class ScheduleTable:
         name_hash = hash_of(record.definition.name)
         slot = self._index.find(name_hash)
         self.changes += 1
+        if self._oldest is None or (slot >= 0 and self.rows["offset"][slot] == self._oldest):
+            self._oldest = UNKNOWN_OFFSET
         if record.state == DELETED:
             if slot >= 0:
+                self._before_change(slot)
                 self.rows["state"][slot] = IS_DELETED
                 self.wake_ms[slot] = NEVER
                 self._index.set(name_hash, -1)
@@ -119,8 +148,9 @@ class ScheduleTable:
             self._index.set(name_hash, slot)
         state = STATES.index(record.state)
         times = record.planned_ms, record.next_ms
+        self._before_change(slot)
         self.rows[slot] = (name_hash, phys_offset, *times, record.pending_offset, state)
-        self._set_wake(slot)
+        self.set_wake(slot)
 
     def _new_slot(self) -> int:
         if self.count == self.rows.size:
@@ -135,19 +165,32 @@ class ScheduleTable:
         """Record that an occurrence is in the log."""
         row = self.rows[slot]
         if planned_ms > row["planned_ms"]:
+            self._before_change(slot)
             row["planned_ms"], row["next_ms"], row["pending"] = planned_ms, next_ms, phys_offset
-            self._set_wake(slot)
+            self.set_wake(slot)
             self.changes += 1
 
     def skip_to(self, slot: int, next_ms: int) -> None:
         """Set the next occurrence to append; 0: the schedule has ended."""
+        self._before_change(slot)
         self.rows["next_ms"][slot] = next_ms
-        self._set_wake(slot)
+        self.set_wake(slot)
 
-    def _set_wake(self, slot: int) -> None:
+    def _before_change(self, slot: int) -> None:
+        if self._snapshot is not None:
+            self._snapshot.before_change(slot)
+
+    def is_due(self, slot: int, now_ms: int) -> bool:
+        """Return whether the next occurrence has to be appended."""
         row = self.rows[slot]
-        is_planned = row["state"] == IS_ACTIVE and row["next_ms"] > 0
-        self.wake_ms[slot] = row["planned_ms"] if is_planned else NEVER
+        has_next = row["state"] == IS_ACTIVE and row["next_ms"] > 0
+        return bool(has_next and row["planned_ms"] <= now_ms)
+
+    def set_wake(self, slot: int) -> None:
+        """Set the wake time by the state of the schedule."""
+        row = self.rows[slot]
+        has_next = row["state"] == IS_ACTIVE and row["next_ms"] > 0
+        self.wake_ms[slot] = row["planned_ms"] if has_next else NEVER
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -182,13 +225,15 @@ class ScheduleTable:
         self.log_offset = int(last["phys_offset"]) + int(last["record_size"])
         journal_index = store.topics.find(JOURNAL_TOPIC)
         topics = rows["topic_index"]
-        ours = (topics == journal_index) | (topics == store.topics.find(TIMER_TOPIC))
-        for row in rows[ours & (topics >= 0)]:
-            offset, size = int(row["phys_offset"]), int(row["record_size"])
+        timers = rows[(topics == store.topics.find(TIMER_TOPIC)) & (topics >= 0)]
+        occurrences = rows_with(store, timers, _MARK)["phys_offset"]
+        is_definition = (topics == journal_index) & (topics >= 0)
+        for row in rows[is_definition | np.isin(rows["phys_offset"], occurrences)]:
+            offset = int(row["phys_offset"])
             try:
                 if row["topic_index"] == journal_index:
                     self._replay_record(read_journal(store, offset), offset)
-                elif store.log_view(offset, size).tobytes().find(_MARK) >= 0:
+                else:
                     self._replay_occurrence(store.read_record(offset).properties, offset)
             except (RecordUnreadable, ValueError) as error:
                 on_fault(f"the record at log offset {offset} is skipped: {error}")

@@ -43,23 +43,29 @@ class WakeTimes:
         minima[: self._minima.size] = self._minima
         self._times, self._minima = times, minima
 
-    def until(self, now_ms: int) -> npt.NDArray[np.int64]:
-        """Return the slots with a time of at most `now_ms`, in ascending order."""
+    def take(self, now_ms: int, slots_max: int) -> npt.NDArray[np.int64]:
+        """Return slots with a time of at most `now_ms`, ascending; they are NEVER afterwards.
+
+        Args:
+            slots_max: Number of slots after which no other block is read.
+        """
         self._refresh()
-        pieces = [np.empty(0, np.int64)]
+        pieces, count = [np.empty(0, np.int64)], 0
         for block in np.flatnonzero(self._minima <= now_ms).tolist():
+            if count >= slots_max:
+                break
             times = self._times[block * BLOCK : (block + 1) * BLOCK]
-            pieces.append(np.flatnonzero(times <= now_ms) + block * BLOCK)
+            slots = np.flatnonzero(times <= now_ms)
+            times[slots] = NEVER
+            pieces.append(slots + block * BLOCK)
+            count += slots.size
+            self._stale.add(block)
         return np.concatenate(pieces)
 
     def first(self) -> int:
         """Return the earliest time, or NEVER."""
         self._refresh()
         return int(self._minima.min(initial=NEVER))
-
-    def first_after(self, now_ms: int) -> int:
-        """Return the earliest time after `now_ms`, or NEVER; reads all times."""
-        return int(self._times[self._times > now_ms].min(initial=NEVER))
 
     def _refresh(self) -> None:
         for block in self._stale:

@@ -20,6 +20,7 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.internal_topics import TIMER_TOPIC
 from duemq.registry.managers import Identity
 from duemq_common.errors import RecordUnreadable, RequestError
+from message_store.log.text_search import rows_with
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -63,13 +64,10 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
     topic_indexes = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
     for rows in store.scan(max(begin, store.min_offset)):
-        for row in rows[np.isin(rows["topic_index"], topic_indexes)]:
-            position, size = int(row["phys_offset"]), int(row["record_size"])
+        timers = rows[np.isin(rows["topic_index"], topic_indexes)]
+        for row in rows_with(store, rows_with(store, timers, name), tag):
             try:
-                data = bytes(store.record_bytes(position, size))
-                if tag not in data or name not in data:
-                    continue
-                record = store.read_record(position)
+                record = store.read_record(int(row["phys_offset"]))
                 if COPIED.isdisjoint(record.properties) and (
                     record.properties.get("REAL_TOPIC", record.topic) == topic
                 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recurring_schedules.checkpoint import FILE_NAME, ScheduleCheckpoints, load_table
+from recurring_schedules.checkpoint import FILE_NAME, ScheduleCheckpoints, load_table, write
 from recurring_schedules.plugin import recovered_table
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
 from tests.support.inline_loop import run_inline
@@ -60,3 +60,20 @@ def test_a_replica_writes_checkpoints_of_what_it_copies(opened: ScheduleRig) -> 
         run_inline(follower.persist())
         assert load_table(opened.store).log_offset == opened.store.max_offset
         assert state_of(opened) == expected
+
+
+def test_a_change_during_the_write_is_in_the_log_after_the_checkpoint(opened: ScheduleRig) -> None:
+    store, end = opened.store, opened.store.max_offset
+    with opened.table.snapshot() as snapshot:
+        opened.call("delete", "a")
+        opened.call("resume", "b")
+        opened.create("a", every_ms=20_000)
+        opened.create("d", every_ms=10_000)
+        opened.run_to(MONDAY_MS + 55_000)
+        run_inline(write(store.config_path(FILE_NAME), snapshot, end, store.generation))
+    assert load_table(store).log_offset == end
+    table = recovered_table(store)
+    assert len(table) == len(opened.table) == 3
+    for name in ("a", "b", "d"):
+        expected = opened.table.record(store, opened.table.find(name))
+        assert table.record(store, table.find(name)) == expected

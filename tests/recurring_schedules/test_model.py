@@ -135,6 +135,12 @@ class ScheduleMachine(RuleBasedStateMachine):
             assert Counter(planned_ms for planned_ms, _ in occurrences) == expected
             assert all(stored_ms >= planned_ms for planned_ms, stored_ms in occurrences)
 
+    @invariant()
+    def the_oldest_definition_is_known(self) -> None:
+        if hasattr(self, "rig"):
+            offsets = self.rig.table.definition_offsets()
+            assert self.rig.table.oldest_definition() == min(offsets, default=None)
+
 
 TestSchedules = ScheduleMachine.TestCase
 TestSchedules.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

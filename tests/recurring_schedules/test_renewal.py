@@ -9,7 +9,7 @@ import pytest
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN
 from recurring_schedules.plugin import recovered_table
 from recurring_schedules.renewal import TURN_DEFINITIONS, DefinitionRenewal
-from recurring_schedules.stored_pin import oldest_definition, stored_pin
+from recurring_schedules.stored_pin import stored_pin
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
 from tests.support.full_timer_disk import FILE_BYTES, FullDisk
 from tests.support.inline_loop import run_inline
@@ -28,7 +28,7 @@ class RetainedRig(ScheduleRig):
     def open(self) -> ScheduleRig:
         super().open()
         retention = self.store.retention
-        retention.add_pin(lambda: oldest_definition(self.table), owner=PLUGIN)
+        retention.add_pin(self.table.oldest_definition, owner=PLUGIN)
         retention.add_pin(lambda: self.timers.first_pending_offset, owner="timer_store")
         self.renewal = DefinitionRenewal(self.store, self.table, self.clock)
         return self

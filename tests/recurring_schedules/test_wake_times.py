@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +26,20 @@ def test_looks_return_what_a_plain_array_has(
     for slot, time_ms, now_ms in changes:
         plain[slot] = wake[slot] = time_ms
         assert wake[slot] == time_ms
-        assert wake.until(now_ms).tolist() == np.flatnonzero(plain <= now_ms).tolist()
         assert wake.first() == plain.min()
-        assert wake.first_after(now_ms) == plain[plain > now_ms].min(initial=NEVER)
+        slots = np.flatnonzero(plain <= now_ms)
+        assert wake.take(now_ms, SLOTS).tolist() == slots.tolist()
+        plain[slots] = NEVER
+        assert wake.first() == plain.min()
+
+
+def test_many_are_taken_in_bounded_pieces() -> None:
+    wake = WakeTimes(np.zeros(SLOTS, np.int64))
+    pieces = [wake.take(0, BLOCK + 1).tolist() for _ in range(3)]
+    assert [len(piece) for piece in pieces] == [2 * BLOCK, BLOCK + 5, 0]
+    assert list(chain.from_iterable(pieces)) == list(range(SLOTS))
 
 
 def test_without_slots_there_is_no_time() -> None:
     wake = WakeTimes(np.empty(0, np.int64))
-    assert (wake.first(), wake.until(NEVER - 1).size) == (NEVER, 0)
+    assert (wake.first(), wake.take(NEVER - 1, 1).size) == (NEVER, 0)
