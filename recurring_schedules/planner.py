@@ -31,6 +31,7 @@ from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import due_ms_of, next_after
+from recurring_schedules.pause_reports import PauseReports
 from recurring_schedules.table import ScheduleTable
 from recurring_schedules.urgency_queue import UrgencyQueue
 from recurring_schedules.wake_times import NEVER
@@ -97,7 +98,7 @@ class Planner:
     ) -> None:
         self._store, self._table, self._clock, self._hooks = store, table, clock, hooks
         self._batch = PutBatch(TURN_OCCURRENCES)
-        self._queue = UrgencyQueue()
+        self._queue, self._pauses = UrgencyQueue(), PauseReports(log)
         self._wake, self._stops = Signal(), False
         self._can_pause = False  # whether the last turn left a backlog without urgent occurrences
         self.stats = PlannerStats()
@@ -130,6 +131,7 @@ class Planner:
         Args:
             slots: Only these schedules.
         """
+        self._pauses.report(now_ms)
         if self._store.refusal:
             return False
         due = self._take_due(now_ms) if slots is None else slots
@@ -163,7 +165,10 @@ class Planner:
         if self._store.refusal or len(self._queue):
             return now_ms + RETRY_MS
         first_ms = self._table.wake_ms.first()
-        return None if first_ms == NEVER else first_ms + GATHER_MS
+        if first_ms != NEVER:
+            first_ms += GATHER_MS
+        first_ms = min(first_ms, self._pauses.next_ms)
+        return None if first_ms == NEVER else first_ms
 
     def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
         """Return the occurrence to append, None if the turn skips it."""
@@ -208,7 +213,7 @@ class Planner:
             log.warning("schedule %s is paused later: %s", record.definition.name, error)
             self._table.wake_ms[slot] = now_ms + RETRY_MS
         else:
-            log.error("schedule %s is paused: %s", record.definition.name, reason)
+            self._pauses.add(record.definition.name, reason, now_ms)
 
     def _append(self, candidates: list[Candidate], now_ms: int) -> None:
         batch = self._batch

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 WILDCARDS = "", "0.0.0.0", "::"
 LOOPBACKS = "127.0.0.1", "[::1]"  # IPv4, IPv6
-KERNELS = "send", "ingest"  # kernel groups of request processing
+KERNELS = "send", "ingest", "history"  # groups of requests whose first one must be fast
 MEMBER_KERNELS = "broker", "store", "levels", "timers", "pending_timers"  # of the next role
 
 

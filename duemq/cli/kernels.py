@@ -32,7 +32,8 @@ NOTICE_NEW = "compiling kernels of sends, once for this version and processor (a
 STATUS = "compiling kernels (about a minute) ..."
 AHEAD = "`duemq kernels warm` does it ahead"
 FIRST = "send"
-AFTERWARDS = ("levels", "timers", "ingest", "pending_timers", "broker")  # first what delivers
+AFTERWARDS = ("levels", "timers", "ingest", "pending_timers", "history", "broker")
+"""Groups to compile while a broker serves; first those that deliver."""
 
 
 def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation:

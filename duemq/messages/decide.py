@@ -25,6 +25,7 @@ import numpy as np
 
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from delayed_delivery.quarantine import NO_HOST
+from delayed_delivery.redirected import TIMER_KIND
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
@@ -41,7 +42,7 @@ from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
 from duemq_common.request import Peer, Request, RequestHandler, Response
 from message_store.hooks import PutHook
-from message_store.log.batch import PutBatch
+from message_store.log.batch import ALL_KINDS, PutBatch
 from message_store.log.offset_id import decode_offset_id
 from message_store.log.properties import encode_properties
 from message_store.replication.acknowledgement import not_confirmed
@@ -145,9 +146,10 @@ class DecideProcessor:
         return due_ms
 
     def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
-        """Run the put hooks on a batch."""
+        """Run the put hooks that concern a batch."""
         for hook in self._hooks:
-            hook(batch, now_ms)
+            if batch.kinds & getattr(hook, "kinds", ALL_KINDS):
+                hook(batch, now_ms)
 
     def move_fault(self, due_ms: int) -> str:
         """Return why no message can be moved to a due time; empty: the put hooks accept it."""
@@ -164,6 +166,7 @@ class DecideProcessor:
             born_host=NO_HOST,
             store_host=NO_HOST,
         )
+        probe.kinds = TIMER_KIND  # the hook of the levels may append their table
         self.run_hooks(probe, now_ms)
         is_possible = probe.rows[0]["status"] in (ResponseCode.SUCCESS, FLOW_CONTROL)
         return "" if is_possible else probe.remarks.get(0, "the due time is refused")

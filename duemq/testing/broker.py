@@ -25,6 +25,7 @@ from duemq.testing.clock import AdvancedClock
 
 SETTLE_S: Final = 30.0  # real time for the delivery of what is due
 START_S: Final = 300.0  # a first start compiles kernels
+CALL_S: Final = 30.0  # for a response, on a machine that stalls
 GROUP: Final = "duemq_testing"
 VIEWS: Final = ("timer_store.summary", "schedule_service.levels")
 PROPERTIES: Final = {
@@ -86,7 +87,8 @@ class LocalBroker:
         self.address = broker.address
         assert broker.namesrv is not None
         self.namesrv = f"127.0.0.1:{broker.namesrv.port}"
-        self._client = await self._stack.enter_async_context(Client(broker=self.address))
+        client = Client(broker=self.address, timeout_s=CALL_S)
+        self._client = await self._stack.enter_async_context(client)
         self._consumer = PullConsumer(client=self._client, group=GROUP)
 
     def _run(self, work: Coroutine[object, object, Result]) -> Result:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from delayed_delivery.pending import Found
+from duemq.broker.broker import Broker
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.messages.decide import DecideProcessor
 from duemq.messages.decision_results import CANCELLED_BEFORE
@@ -261,5 +263,26 @@ def test_a_dry_run_of_a_move_reports_a_due_time_beyond_the_max_delay(tmp_path: P
                         assert [result.verdict for result in results] == [verdict, verdict]
                         for result in results:
                             assert (verdict == "refused") == ("the max delay 7200" in result.remark)
+
+    asyncio.run(work())
+
+
+def test_a_dry_run_of_a_move_appends_and_counts_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = FakeClock()
+        keys = small(tmp_path) | {"timerTopicQuota": "1"}
+        async with running(keys, clock=clock) as (broker, remote):
+            await broker_with_pending(remote, clock, 1)
+            levels: Any = broker.plugins.plugins["schedule_service"]
+            levels.tables.needs_record = True  # as after a full disk
+            before = state(broker)
+            async with PendingDecisions(broker=broker.address) as decisions:
+                for _ in range(3):
+                    dry = await decisions.move(ids=["U0"], delay_ms=2 * HOUR_MS, dry_run=True)
+                    assert reported(dry) == [("done", 1)]
+            assert state(broker) == before
+
+    def state(broker: Broker) -> tuple[int, object]:
+        return broker.store.max_offset, broker.plugins.admin_views()["timer_store.summary"]()
 
     asyncio.run(work())

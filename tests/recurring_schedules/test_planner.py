@@ -132,6 +132,22 @@ def test_a_backlog_is_appended_with_pauses_if_nothing_in_it_is_urgent(
     assert paused == [planner.PAUSE_S] * pauses
 
 
+def test_pauses_of_many_schedules_are_one_line_with_their_number(
+    rig: ScheduleRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.open()
+    for number in range(40):
+        rig.create(str(number), every_ms=EVERY_MS, phase_ms=200 * number)
+    rig.store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
+    rig.run_to(MONDAY_MS + 3 * EVERY_MS)
+    reason = "paused: topic T does not exist"
+    lines = [record.getMessage() for record in caplog.records if "paused" in record.getMessage()]
+    assert lines[0].startswith("schedule ")
+    assert lines[0].endswith(reason)
+    assert len(lines) == 2
+    assert lines[1].startswith("39 more schedules are paused; the last one is ")
+
+
 def store_definition(rig: ScheduleRig, definition: Definition) -> None:
     """Create a schedule as a message does, without its first occurrence."""
     now_ms = rig.clock.now_ms()

@@ -46,6 +46,7 @@ def run(group: str) -> None:
         "migration": migrations.migrate_levels,
         "store": store.use_store,
         "broker": broker.run_broker,
+        "history": store.search_keys,
     }[group]
     loading = patch.object(registry, "load")  # only called kernels, not those loaded ahead
     with loading, tempfile.TemporaryDirectory(prefix="duemq-kernels-") as directory:
@@ -54,7 +55,17 @@ def run(group: str) -> None:
     sys.stdout.write("".join(f"{group} {line}\n" for line in lines))
 
 
-GROUPS = ("send", "ingest", "levels", "timers", "pending_timers", "migration", "store", "broker")
+GROUPS = (
+    "send",
+    "ingest",
+    "levels",
+    "timers",
+    "pending_timers",
+    "migration",
+    "store",
+    "broker",
+    "history",
+)
 
 
 def kernels_here() -> dict[str, Any]:

@@ -19,14 +19,7 @@ LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 
 def use_store(root: Path) -> None:
     """Use a store, reopen it with only its log, and verify it."""
-    config = StoreConfig(
-        root_text=str(root),
-        commitlog_file_bytes=4_096,
-        queue_file_bytes=400,
-        index_slots_max=16,
-        index_entries_max=64,
-    )
-    clock = FakeClock()
+    config, clock = _config(root), FakeClock()
     with MessageStore(config, clock) as store:
         _use(store)
     (root / "config" / "duemq.mark").unlink()
@@ -34,6 +27,23 @@ def use_store(root: Path) -> None:
         _use(store)
     verify_store(root)
     _copy(config, root / "replica")
+
+
+def search_keys(root: Path) -> None:
+    """Find a message by its key, as the history of a message does."""
+    with MessageStore(_config(root), FakeClock()) as store:
+        put_messages(store)
+        frames(store, search_now(store, ["T"], ["a"]).offsets)
+
+
+def _config(root: Path) -> StoreConfig:
+    return StoreConfig(
+        root_text=str(root),
+        commitlog_file_bytes=4_096,
+        queue_file_bytes=400,
+        index_slots_max=16,
+        index_entries_max=64,
+    )
 
 
 def _copy(config: StoreConfig, root: Path) -> None:
@@ -49,6 +59,18 @@ def _copy(config: StoreConfig, root: Path) -> None:
 
 
 def _use(store: MessageStore) -> None:
+    batch = put_messages(store)
+    encode.revert_queue_offsets(batch.rows, 0, 0, store.topics.arrays)  # a refused write
+    store.gather("T", 0, 0, store.units("T", 0, 0, 10))
+    store.search_offset("T", 0, store.clock.now_ms())
+    store.query_keys("T", "a", 10, 0, store.clock.now_ms())
+    frames(store, search_now(store, ["T"], ["a"]).offsets)
+    for rows in store.scan(store.min_offset):
+        store.read_record(int(rows[0]["phys_offset"]))
+
+
+def put_messages(store: MessageStore) -> PutBatch:
+    """Append messages with keys; return their batch."""
     properties = encode_properties({"KEYS": "a b", "UNIQ_KEY": "U", "TAGS": "é", "DELAY": "1"})
     batch = PutBatch(4, 1)
     for queue_id in (0, 1):
@@ -63,10 +85,4 @@ def _use(store: MessageStore) -> None:
         )
         batch.rows[row_index]["real_topic_index"] = batch.rows[row_index]["topic_index"]
     store.put(batch)
-    encode.revert_queue_offsets(batch.rows, 0, 0, store.topics.arrays)  # a refused write
-    store.gather("T", 0, 0, store.units("T", 0, 0, 10))
-    store.search_offset("T", 0, store.clock.now_ms())
-    store.query_keys("T", "a", 10, 0, store.clock.now_ms())
-    frames(store, search_now(store, ["T"], ["a"]).offsets)
-    for rows in store.scan(store.min_offset):
-        store.read_record(int(rows[0]["phys_offset"]))
+    return batch
