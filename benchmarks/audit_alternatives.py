@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from message_store.log.record import decode_record
+from spark_reconciliation.audit.table_reader import ScanPart, TableReader
 from spark_reconciliation.audit.verdicts import AUDITED
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TABLES
-from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
 
 PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]
@@ -43,8 +43,8 @@ def scan(name: str, store: str) -> float:
         return time.perf_counter() - begin
 
 
-def _reader(name: str, store: str) -> SparkStoreReader:
-    return SparkStoreReader(parse_options({"path": store}), COLUMNS[name])
+def _reader(name: str, store: str) -> TableReader:
+    return TableReader(parse_options({"path": store}), COLUMNS[name])
 
 
 def _count(name: str, store: str, part: ScanPart) -> int:

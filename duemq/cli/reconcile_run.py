@@ -30,9 +30,12 @@ PROOF_TITLES = {
 }
 
 
-def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
+def reconcile(
+    request: AuditRequest, master: SparkMaster, engine: str, ledger: str, *, as_json: bool
+) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
     from spark_reconciliation.jobs.run import LedgerRow, check_request, run_audit
+    from spark_reconciliation.local.choice import SPARK_ENGINE, choose_engine
     from spark_reconciliation.spark.archive_file import ClassArchive
     from spark_reconciliation.spark.class_archive import make_later
     from spark_reconciliation.spark.requirements import find_java, require_packages
@@ -40,12 +43,16 @@ def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_jso
     clock, warn = SystemClock(), _warn
     master = replace(master, light=request.brief)
     with could_not_run():
-        require_packages()
         ledger_row = LedgerRow.begin(request, ledger, clock=clock, salt=os.urandom(2), warn=warn)
     with could_not_run(ledger_row.failed):
-        if not master.connect:
-            find_java()
         check_request(request)
+        uses_spark = bool(master.connect or master.settings or request.comparison)
+        chosen = choose_engine(engine, request.stores, spark_requested=uses_spark)
+        master = replace(master, engine=chosen)
+        if chosen == SPARK_ENGINE:
+            require_packages()
+            if not master.connect:
+                find_java()
         summary = in_spark(
             master, "audit", lambda spark: run_audit(spark, request, clock), shown=not as_json
         )
@@ -54,7 +61,7 @@ def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_jso
         print_json({"audit_id": ledger_row.audit_id, **summary.to_json()})
     else:
         _print(summary)
-    if not master.connect:
+    if chosen == SPARK_ENGINE and not master.connect:
         make_later(ClassArchive.of(find_java()))
     if code:
         raise SystemExit(int(Exit.FOUND_FAULT))

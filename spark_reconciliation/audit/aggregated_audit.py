@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.plain_histories import history_of_sums
 from spark_reconciliation.audit.plain_sums import SUMS, add_up, touch
 from spark_reconciliation.audit.rules import judge
 from spark_reconciliation.audit.tally import SENT, UNUSUAL
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from spark_reconciliation.audit.tally import STORE_BITS
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:

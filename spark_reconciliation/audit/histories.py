@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.plain_histories import HISTORY
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 
 if TYPE_CHECKING:

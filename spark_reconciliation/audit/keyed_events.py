@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.plain_histories import tally_column
 from spark_reconciliation.audit.tally import PLACE_MAX, STORE_BITS
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 from spark_reconciliation.scan.tables import TIME_MIN
 

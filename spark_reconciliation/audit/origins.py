@@ -17,9 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
+from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:

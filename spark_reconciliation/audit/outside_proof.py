@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.tally import (
     COUNT_MASK,
     DAMAGED,
@@ -30,6 +28,7 @@ from spark_reconciliation.audit.tally import (
     STORE_BITS,
     record_tally,
 )
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:

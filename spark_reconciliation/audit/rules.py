@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.tally import STORE_BITS
+from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,9 +51,7 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
             "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
         }
     )
-    between = "s -> s.at > leaf_at and s.at <= sent_at"
-    back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
-    back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
+    back_ms = _set_back_ms() if "steps" in about.columns else F.lit(0)
     rows = rows.withColumn("back_ms", back_ms)
     verdict, reason = F.lit("ok"), F.lit("")
     for name, holds, text in reversed(_rules(config)):
@@ -84,6 +81,15 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
         "why",
         weight.alias("weight"),
     )
+
+
+def _set_back_ms() -> Column:
+    """Return by how much the clock was set back between a pending record and its delivery."""
+    leaf, sent = F.col("leaf_at"), F.col("sent_at")
+    between = F.filter("steps", lambda step: (step["at"] > leaf) & (step["at"] <= sent))
+    amounts = F.transform(between, lambda step: step["ms"])
+    total = F.aggregate(amounts, F.lit(0).cast("bigint"), lambda total, ms: total + ms)
+    return F.coalesce(total, F.lit(0))
 
 
 OTHER_TIME: Final = "the due time in its queue is not that of its level"

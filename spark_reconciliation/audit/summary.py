@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.aggregated_audit import by_lateness
 from spark_reconciliation.audit.rules import EXCUSED
 from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.chains import find_roots
 from spark_reconciliation.audit.histories import whole_histories
@@ -33,6 +31,7 @@ from spark_reconciliation.audit.plain_histories import plain_message_histories
 from spark_reconciliation.audit.pointers import POINTER
 from spark_reconciliation.audit.rules import judge
 from spark_reconciliation.audit.unit_times import UNIT_BYTES
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
 from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 

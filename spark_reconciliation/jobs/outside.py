@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
 from spark_reconciliation.audit.outside_proof import (
     ACCEPTABLE,
     KEY_SEPARATOR,
@@ -16,6 +13,7 @@ from spark_reconciliation.audit.outside_proof import (
     named_messages,
     producer_proof,
 )
+from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.roles import PENDING_ROLES
 from spark_reconciliation.spark.outside_tables import OutsideRows, OutsideTable, read_outside
 from spark_reconciliation.spark.read import read_table

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

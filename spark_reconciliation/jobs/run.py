@@ -18,6 +18,7 @@ from duemq_common.clock import Clock
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
 from message_store.recovery.store_lock import is_locked
+from spark_reconciliation.engine import use_engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,12 +137,17 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
         UsageError: A path is not a store.
         OSError: The report cannot be written.
         pyspark.errors.PySparkException: Spark failed, or `out` exists.
+        duckdb.Error: The local engine failed.
     """
+    with use_engine_of(spark):
+        return _run_audit(spark, at_present(request, clock), clock)
+
+
+def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:
     from spark_reconciliation.audit.summary import summarize, write_parquet
     from spark_reconciliation.jobs.outside import run_proofs
     from spark_reconciliation.spark.read import audit_stores, count_stores
 
-    request = at_present(request, clock)
     if request.brief:
         brief, unread = count_stores(spark, request.stores, request.config)
         return summarize(brief.rest, unread, kept=brief.kept)
@@ -248,12 +254,13 @@ class LedgerRow:
             LedgerError: The ledger of `url` cannot be used.
         """
         from duemq_common.ledger.errors import LedgerError
-        from duemq_common.ledger.ledger import Ledger
         from spark_reconciliation.jobs.audit_ledger import location_of, new_audit_id
 
         now_ms, ledger = clock.now_ms(), None
         location = None if url == "none" else location_of(request.stores, url)
         if location is not None:
+            from duemq_common.ledger.ledger import Ledger
+
             try:
                 ledger = Ledger.open(location, now_ms=now_ms)
             except LedgerError as error:
@@ -325,5 +332,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Return whether Spark raised an error, or the connection to it."""
-    return type(error).__module__.startswith(("pyspark", "py4j"))
+    """Return whether an engine raised an error, or the connection to it."""
+    return type(error).__module__.startswith(("pyspark", "py4j", "duckdb", "_duckdb"))

@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
-
 from duemq_common.clock import Clock
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.keyed_events import origin
 from spark_reconciliation.audit.verdicts import CLEAN, COLUMNS, AuditSurvey, reader_of, take_survey
+from spark_reconciliation.engine import F
 from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.tables import TABLES
 

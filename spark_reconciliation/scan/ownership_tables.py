@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
 from delayed_delivery.ownership import OWNERSHIP_TOPIC, JournalEntry, Route, Transfer, decode
 from delayed_delivery.ownership_projection import Ownership, change_of
+from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,11 +105,6 @@ def routes_of(schedule: DataFrame, journals: Journals) -> DataFrame:
 def _units_in(schedule: DataFrame, ranges: list[Range]) -> DataFrame:
     """Return units with each range that contains them."""
     range_table = F.broadcast(schedule.sparkSession.createDataFrame(ranges, RANGES))
-    unit, one = schedule.alias("unit"), range_table.alias("one")
-    within = (
-        (F.col("unit.store") == F.col("one.store"))
-        & (F.col("unit.level") == F.col("one.level"))
-        & (F.col("unit.queue_offset") >= F.col("one.first"))
-        & (F.col("unit.queue_offset") < F.col("one.end"))
-    )
-    return unit.join(one, within).select("unit.*", "one.migration", "one.promised")
+    number = F.col("queue_offset")
+    within = (number >= F.col("first")) & (number < F.col("end"))
+    return schedule.join(range_table, ["store", "level"]).where(within).drop("first", "end")

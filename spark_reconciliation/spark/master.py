@@ -1,13 +1,14 @@
-"""Spark master: local, Spark Connect, or the cluster of spark-submit."""
+"""Session of an audit: local engine, Spark here, Spark Connect, or the cluster of spark-submit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from duemq_common.errors import UsageError
 from spark_reconciliation import register
+from spark_reconciliation.local.choice import LOCAL_ENGINE, SPARK_ENGINE
 from spark_reconciliation.spark.requirements import find_java, require_packages
 from spark_reconciliation.spark.session import SETTINGS, ZONE, local_session
 
@@ -26,6 +27,7 @@ class SparkMaster:
         cores, memory, log_level, light: Settings of local Spark (`session.local_session`);
             without effect on the other two kinds.
         connect: `sc://HOST:PORT` of a Spark Connect server; empty: none.
+        engine: `local` for DuckDB in this process, else Spark (`local.choice`).
         submitted: Whether to use the session that spark-submit created.
         settings: Settings of the user, which replace those of this package.
     """
@@ -35,6 +37,7 @@ class SparkMaster:
     log_level: str = ""
     light: bool = False
     connect: str = ""
+    engine: str = SPARK_ENGINE
     submitted: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,6 +65,10 @@ def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSessio
     Raises:
         UsageError: A package or Java is missing; the text has the remedy.
     """
+    if master.engine == LOCAL_ENGINE:
+        from spark_reconciliation.local.frame import LocalSession
+
+        return cast("SparkSession", LocalSession(cores=master.cores))
     require_packages()
     if not master.connect and not master.submitted:
         return local_session(

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from zoneinfo import available_timezones
 
-from pyspark.sql import functions as F
-
 from duemq_common.errors import UsageError
+from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

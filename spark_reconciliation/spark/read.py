@@ -7,17 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.utils import is_remote
-
 from spark_reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from spark_reconciliation.audit.audit_config import AuditConfig
+from spark_reconciliation.audit.table_reader import ScanPart, TableReader
 from spark_reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
+from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from spark_reconciliation.scan.planned_store import Planned, plan_store
 from spark_reconciliation.scan.planning import PARTITION_BYTES, grouped
-from spark_reconciliation.scan.tables import TABLES
-from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
+from spark_reconciliation.scan.tables import TABLES, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,21 +49,43 @@ def read_table(
     kinds = dict(TABLES[table])
     schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
     given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
-    if is_remote():
+    if _is_remote(spark):
         return spark.read.format(FORMAT).schema(schema).options(**given).load()
     scan_options, names = parse_options(given), list(columns or kinds)
     if stores is None:
         stores = [plan_store(number, path) for number, path in enumerate(scan_options.paths)]
+    if isinstance(spark, LocalSession):
+        reader = TableReader(scan_options, names, stores)
+        return spark.read(arrow_schema(table, names), partial(_read_table, reader, table, names))
     if "partitionbytes" not in {key.lower() for key in options}:
         scan_options = replace(scan_options, partition_bytes=_piece_bytes(spark, stores))
-    parts = SparkStoreReader(scan_options, names, stores).partitions()
+    parts = TableReader(scan_options, names, stores).partitions()
     tasks = grouped(
         parts, scan_options.partition_bytes, ScanPart.length
     )  # the start of a task takes 25 ms
     one_each = spark.range(0, len(tasks), 1, len(tasks))
     return one_each.mapInArrow(
-        partial(_read_parts, SparkStoreReader(scan_options, names), tasks), schema
+        partial(_read_parts, TableReader(scan_options, names), tasks), schema
     )
+
+
+def _read_table(reader: TableReader, table: str, columns: Sequence[str]) -> pa.Table:
+    """Read all parts of a table in this process."""
+    import pyarrow as pa
+
+    batches = (batch for part in reader.partitions() for batch in reader.read(part))
+    return pa.Table.from_batches(batches, arrow_schema(table, columns))
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Return whether Spark runs behind Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _cores(spark: SparkSession) -> int:
+    """Return the number of tasks that run at a time."""
+    local = isinstance(spark, LocalSession)
+    return 1 if local else int(spark.sparkContext.defaultParallelism)
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
@@ -75,14 +96,17 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
     whole = sum(store.plan.end - store.plan.min for store in stores)
-    task_bytes = whole // (spark.sparkContext.defaultParallelism * PIECES_PER_CORE)
+    task_bytes = whole // (_cores(spark) * PIECES_PER_CORE)
     return min(max(task_bytes, PARTITION_BYTES), PIECE_BYTES_MAX)
 
 
 def _read_parts(
-    reader: SparkStoreReader, tasks: Sequence[Sequence[ScanPart]], numbers: Iterator[pa.RecordBatch]
+    reader: TableReader, tasks: Sequence[Sequence[ScanPart]], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the parts of the tasks with some numbers. Runs on a worker."""
+    from spark_reconciliation.spark.reader import settle_worker
+
+    settle_worker()
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for part in tasks[number]:
@@ -98,7 +122,7 @@ def survey_stores(
         UsageError: A path is not a store.
     """
     config, planned = config or AuditConfig(), None
-    if not is_remote():
+    if not _is_remote(spark):
         planned = [plan_store(number, path) for number, path in enumerate(paths)]
         if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
             config = replace(config, levels_of=stored_levels_ms(paths))
@@ -114,7 +138,7 @@ def survey_stores(
 
     survey = take_survey(messages, queues, table("stores"), config)
     sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
-    least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism
+    least = BUCKETS_REMOTE if planned is None else 2 * _cores(spark)
     count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
     return survey, Tallies(table("tallies", buckets=str(count)), count)
 

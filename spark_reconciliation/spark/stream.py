@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from duemq_common.clock import SystemClock
+from spark_reconciliation.audit.table_reader import ScanPart
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import (
     Finding,
@@ -28,7 +29,7 @@ from spark_reconciliation.scan.planning import (
     plan_log,
 )
 from spark_reconciliation.scan.store_state import Progress
-from spark_reconciliation.spark.reader import ScanPart, SparkStoreReader
+from spark_reconciliation.spark.reader import SparkStoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +64,7 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch."""
-        parts: list[InputPartition] = []
+        parts: list[ScanPart] = []
         for number, (root, plan) in enumerate(self._plans()):
             first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
             bounded = replace(plan, end=until)
@@ -77,7 +78,7 @@ class StoreStreamReader(DataSourceStreamReader):
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
                 parts.append(ScanPart(findings=lost, progress=progress))
-        return parts or [ScanPart()]
+        return [InputPartition(part) for part in parts or [ScanPart()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""

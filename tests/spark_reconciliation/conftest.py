@@ -45,6 +45,24 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+BOTH = [pytest.param("spark", marks=pytest.mark.spark), "local"]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Return a session of each engine."""
+    from spark_reconciliation.engine import use_engine_of
+    from spark_reconciliation.local.frame import LocalSession
+
+    if request.param == "spark":
+        yield request.getfixturevalue("spark")
+        return
+    session = LocalSession()
+    with use_engine_of(session):
+        yield session
+    session.stop()
+
+
 @pytest.fixture
 def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let commands in this process use the session of all tests, and leave it running."""

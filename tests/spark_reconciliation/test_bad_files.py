@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from message_store import layout
+from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.files import Entry, Root
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.planning import row_of_files
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TABLES
-from spark_reconciliation.spark.reader import SparkStoreReader
 from tests.support.extended import extended
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import FileRow
@@ -36,7 +36,7 @@ Damage = Callable[[Path], object]
 def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = SparkStoreReader(parse_options({"path": str(path), "table": table} | options), names)
+    reader = TableReader(parse_options({"path": str(path), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 

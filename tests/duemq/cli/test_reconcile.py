@@ -58,9 +58,12 @@ def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None
 
 def test_without_java_it_could_not_run(tmp_path: Path) -> None:
     store = str(golden_store("apache-5.3.3-clean"))
-    ran = duemq_process("reconcile", "run", store, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    without_java = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    ran = duemq_process("reconcile", "run", store, "--engine", "spark", env=without_java)
     assert ran.returncode == 2
     assert "Spark needs Java 17 or newer" in ran.stderr
+    ran = duemq_process("reconcile", "run", store, env=without_java)
+    assert ran.returncode == 0, "a small store needs no Java"
 
 
 def test_other_commands_do_not_load_spark() -> None:

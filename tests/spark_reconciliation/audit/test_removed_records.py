@@ -13,13 +13,13 @@ from delayed_delivery.pending import Verdict
 from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.removed_records import removed_segments, removed_units
 from spark_reconciliation.audit.summary import summarize
+from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.planning import plan_log
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, Role
 from spark_reconciliation.scan.store_state import OwnedRange, Progress
 from spark_reconciliation.spark.read import audit_stores, count_stores
-from spark_reconciliation.spark.reader import SparkStoreReader
 from tests.spark_reconciliation.test_bad_files import read
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
@@ -127,9 +127,7 @@ def test_units_in_the_timers_checkpoint_are_examined_in_the_timer_log(
 def test_a_whole_log_has_none(tmp_path: Path) -> None:
     filled(tmp_path)
     assert rows_of(tmp_path, Role.REMOVED_PENDING) == rows_of(tmp_path, Role.REMOVED_SETTLED) == []
-    reader = SparkStoreReader(
-        parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"]
-    )
+    reader = TableReader(parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"])
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from duemq_common.errors import UsageError
+from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.tables import TABLES
-from spark_reconciliation.spark.reader import SparkStoreReader
 from tests.support.golden_stores import copy_golden_store
 
 
@@ -35,7 +35,7 @@ def remote(store: Path) -> Iterator[str]:
 
 def rows(path: str, table: str) -> list[Any]:
     names = [name for name, _ in TABLES[table] if name != "store"]
-    reader = SparkStoreReader(
+    reader = TableReader(
         parse_options({"path": path, "table": table, "partitionBytes": "20000"}), names
     )
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from message_store.layout import SCANNED
+from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.audit.unit_times import NONE, UnitTimes
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.options import parse_options
@@ -24,7 +25,6 @@ from spark_reconciliation.scan.store_state import (
     read_progress,
 )
 from spark_reconciliation.scan.tables import TABLES
-from spark_reconciliation.spark.reader import SparkStoreReader
 from tests.support.migration_rig import MigrationRig
 
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ BLOCKED_MS = 5_000
 def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = SparkStoreReader(parse_options({"path": str(root), "table": table} | options), names)
+    reader = TableReader(parse_options({"path": str(root), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 

@@ -1,0 +1,1 @@
+"""The part of Spark's DataFrame API that the audit uses, executed by DuckDB in this process."""

@@ -1,0 +1,61 @@
+"""Choice of the engine of an audit: by the bytes of the logs, unless the user names one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Final
+
+from duemq_common.errors import UsageError
+from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.planning import plan_log
+
+AUTO_ENGINE: Final = "auto"
+LOCAL_ENGINE: Final = "local"
+SPARK_ENGINE: Final = "spark"
+ENGINES: Final = (AUTO_ENGINE, LOCAL_ENGINE, SPARK_ENGINE)
+LOCAL_BYTES_MAX: Final = 512 << 20
+"""Maximum bytes of the logs that the local engine reads; their tables take about twice as much."""
+PACKAGES: Final = ("duckdb", "pyarrow", "fsspec")
+
+
+def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) -> str:
+    """Return LOCAL_ENGINE or SPARK_ENGINE.
+
+    Args:
+        engine: One of ENGINES.
+        spark_requested: Whether the user asked for something of Spark: a server, settings.
+    Raises:
+        UsageError: The local engine is requested, and its packages are missing, the stores are too
+            large, or Spark is requested as well.
+    """
+    if engine == SPARK_ENGINE:
+        return SPARK_ENGINE
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    size = log_bytes(stores)
+    if engine == AUTO_ENGINE:
+        small = not spark_requested and not missing and size <= LOCAL_BYTES_MAX
+        return LOCAL_ENGINE if small else SPARK_ENGINE
+    if spark_requested:
+        raise UsageError("--engine local does not use Spark: omit --connect and --conf")
+    if missing:
+        names = " and ".join(missing)
+        raise UsageError(f"--engine local needs {names}: pip install 'duemq[spark]'")
+    if size > LOCAL_BYTES_MAX:
+        text = f"the logs have {size >> 20:,} MiB; the local engine reads {LOCAL_BYTES_MAX >> 20}"
+        raise UsageError(f"{text} MiB at most: omit --engine local, to use Spark")
+    return LOCAL_ENGINE
+
+
+def log_bytes(stores: Sequence[str]) -> int:
+    """Return the bytes of the logs, without the unused end of their last files.
+
+    An unreadable directory counts as empty: the audit reports it.
+    """
+    total = 0
+    for store in stores:
+        with suppress(OSError):
+            plan = plan_log(Root(store.rstrip("/")))
+            total += plan.end - plan.min
+    return total

@@ -1,0 +1,181 @@
+"""Column expressions as SQL texts of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+TYPES: Final = {
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "bigint": "BIGINT",
+    "int": "INTEGER",
+    "boolean": "BOOLEAN",
+    "double": "DOUBLE",
+    "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP",
+}
+"""Types of Spark that occur in casts."""
+
+
+class SqlColumn:
+    """Expression; `name` is that of its column in a result.
+
+    The operators build new expressions, as Spark's do. `cases` are the branches of a CASE to which
+    `when` and `otherwise` add.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # == builds an expression
+
+    def __init__(self, sql: str, name: str = "", cases: str = "", order: str = "") -> None:
+        self.sql, self.name, self.cases, self.order = sql, name or sql, cases, order or sql
+
+    def alias(self, name: str) -> SqlColumn:
+        return SqlColumn(self.sql, name)
+
+    def cast(self, kind: str) -> SqlColumn:
+        return SqlColumn(f"CAST({self.sql} AS {TYPES[kind]})", self.name)
+
+    def try_cast(self, kind: str) -> SqlColumn:
+        return SqlColumn(f"TRY_CAST({self.sql} AS {TYPES[kind]})", self.name)
+
+    def _with(self, operator: str, other: object) -> SqlColumn:
+        return SqlColumn(f"({self.sql} {operator} {literal(other)})")
+
+    def _after(self, operator: str, other: object) -> SqlColumn:
+        return SqlColumn(f"({literal(other)} {operator} {self.sql})")
+
+    def __eq__(self, other: object) -> SqlColumn:  # type: ignore[override]
+        return self._with("=", other)
+
+    def __ne__(self, other: object) -> SqlColumn:  # type: ignore[override]
+        return self._with("<>", other)
+
+    def __lt__(self, other: object) -> SqlColumn:
+        return self._with("<", other)
+
+    def __le__(self, other: object) -> SqlColumn:
+        return self._with("<=", other)
+
+    def __gt__(self, other: object) -> SqlColumn:
+        return self._with(">", other)
+
+    def __ge__(self, other: object) -> SqlColumn:
+        return self._with(">=", other)
+
+    def __add__(self, other: object) -> SqlColumn:
+        return self._with("+", other)
+
+    def __radd__(self, other: object) -> SqlColumn:
+        return self._after("+", other)
+
+    def __sub__(self, other: object) -> SqlColumn:
+        return self._with("-", other)
+
+    def __rsub__(self, other: object) -> SqlColumn:
+        return self._after("-", other)
+
+    def __mul__(self, other: object) -> SqlColumn:
+        return self._with("*", other)
+
+    def __rmul__(self, other: object) -> SqlColumn:
+        return self._after("*", other)
+
+    def __truediv__(self, other: object) -> SqlColumn:
+        return self._with("/", other)
+
+    def __neg__(self) -> SqlColumn:
+        return SqlColumn(f"(-{self.sql})")
+
+    def __and__(self, other: object) -> SqlColumn:
+        return self._with("AND", other)
+
+    def __or__(self, other: object) -> SqlColumn:
+        return self._with("OR", other)
+
+    def __invert__(self) -> SqlColumn:
+        return SqlColumn(f"(NOT {self.sql})")
+
+    def __getitem__(self, field: str) -> SqlColumn:
+        """Return the field of a struct."""
+        return SqlColumn(f"{self.sql}.{quoted(field)}", field)
+
+    def __bool__(self) -> bool:
+        raise ValueError("an expression has no truth value: use & and |")
+
+    def bitwiseAND(self, other: object) -> SqlColumn:
+        return self._with("&", other)
+
+    def bitwiseOR(self, other: object) -> SqlColumn:
+        return self._with("|", other)
+
+    def bitwiseXOR(self, other: object) -> SqlColumn:
+        return SqlColumn(f"xor({self.sql}, {literal(other)})")
+
+    def eqNullSafe(self, other: object) -> SqlColumn:
+        return self._with("IS NOT DISTINCT FROM", other)
+
+    def isNull(self) -> SqlColumn:
+        return SqlColumn(f"({self.sql} IS NULL)")
+
+    def isNotNull(self) -> SqlColumn:
+        return SqlColumn(f"({self.sql} IS NOT NULL)")
+
+    def isin(self, *values: object) -> SqlColumn:
+        return SqlColumn(
+            f"({self.sql} IN ({', '.join(map(literal, values))}))" if values else "FALSE"
+        )
+
+    def between(self, low: object, high: object) -> SqlColumn:
+        return SqlColumn(f"({self.sql} BETWEEN {literal(low)} AND {literal(high)})")
+
+    def rlike(self, pattern: str) -> SqlColumn:
+        return SqlColumn(f"regexp_matches({self.sql}, {literal(pattern)})")
+
+    def desc(self) -> SqlColumn:
+        return SqlColumn(self.sql, self.name, order=f"{self.sql} DESC")
+
+    def when(self, condition: SqlColumn, value: object) -> SqlColumn:
+        cases = f"{self.cases} WHEN {condition.sql} THEN {literal(value)}"
+        return SqlColumn(f"CASE{cases} END", cases=cases)
+
+    def otherwise(self, value: object) -> SqlColumn:
+        return SqlColumn(f"CASE{self.cases} ELSE {literal(value)} END")
+
+    def over(self, window: object) -> SqlColumn:
+        return SqlColumn(f"{self.sql} OVER ({window})", self.name)
+
+
+def quoted(name: str) -> str:
+    """Return a name in quotes; dots separate the fields of structs."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def literal(value: object) -> str:
+    """Return a value, or an expression, as SQL."""
+    if isinstance(value, SqlColumn):
+        return value.sql
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        return f"({int(value)})" if value < 0 else str(int(value))
+    if isinstance(value, float):
+        return f"CAST({value!r} AS DOUBLE)"
+    assert isinstance(value, str), value
+    return "'" + value.replace("'", "''") + "'"
+
+
+def column_of(value: SqlColumn | str) -> SqlColumn:
+    """Return a column, or that of a name."""
+    return (
+        value
+        if isinstance(value, SqlColumn)
+        else SqlColumn(quoted(value), value.rpartition(".")[2])
+    )
+
+
+def columns_of(values: Iterable[SqlColumn | str]) -> str:
+    """Return columns as SQL, separated by commas."""
+    return ", ".join(column_of(value).sql for value in values)
