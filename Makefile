@@ -8,6 +8,7 @@
 #   make lint        check format, style and types
 #   make bench       compare performance with Apache's broker
 #   make bench-peers compare performance with NATS, Redis, PostgreSQL and Apache's brokers
+#   make bench-scale PENDING=100000000   measure one broker with so many pending timers (10^8: 50 GB of disk)
 #   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make site        build the documentation site into build/site
@@ -46,7 +47,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsco
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env image demo demo-ha test test-all test-fast lint bench bench-peers soak docs site release bundle lock newest clean help
+.PHONY: env image demo demo-ha test test-all test-fast lint bench bench-peers bench-scale soak docs site release bundle lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -97,6 +98,13 @@ bench: env
 
 bench-peers: env
 	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+
+# SCALE_ROOT keeps the store; SCALE_PHASES selects phases, see `python -m benchmarks.scale --help`.
+PENDING ?= 100000
+SCALE_ROOT ?= /var/tmp/duemq-scale-$(PENDING)
+SCALE_PHASES ?= all
+bench-scale: env
+	$(BIN)/python -m benchmarks.scale $(SCALE_PHASES) --pending $(PENDING) --root $(SCALE_ROOT)
 
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \

@@ -99,12 +99,14 @@ class Bench:
         wireload: Path of the load generator.
         scale: Factor of all message counts.
         credentials: Credentials that sign every request; None: the server has no accounts.
+        prefix: Prefix of the names of topics.
     """
 
     server: Server
     wireload: Path
     scale: float
     credentials: Credentials | None = None
+    prefix: str = "bench"
     _topics: int = field(default=0)
 
     def count(self, messages: int) -> int:
@@ -114,7 +116,7 @@ class Bench:
     def topic(self) -> str:
         """Create a new topic."""
         self._topics += 1
-        name = f"bench-{self._topics}"
+        name = f"{self.prefix}-{self._topics}"
         self._run(self._words("mk", name))
         return name
 

@@ -27,36 +27,51 @@ from tests.support.wait_until import now_ms
 
 LEVEL = 18
 QUEUES = 4
+DELAY_MS = 7_200_000  # of level 18; messages of longer levels are born as late
 FIRST_DUE_MS = 30 * 60_000  # from now: no delivery during the measurement
 LAST_BORN_MS = 10_000  # before now
 APACHE_ENTRIES = ("commitlog", "consumequeue", "index", "config", "checkpoint")
 PERM = 6
 
 
-def fill_levels(root: Path, count: int, topic: str) -> None:
-    """Put `count` messages of level LEVEL into the store of a stopped broker."""
+def fill_levels(
+    root: Path,
+    count: int,
+    topic: str,
+    *,
+    level: int = LEVEL,
+    text: str = DEFAULT_LEVELS,
+    file_bytes: int = StoreConfig().commitlog_file_bytes,
+) -> None:
+    """Put `count` messages of a level into the store of a stopped broker.
+
+    Args:
+        text: Delays of the levels.
+        file_bytes: Size of a commit log file of the store.
+    """
     clock, end_ms = FakeClock(0), now_ms() - LAST_BORN_MS
-    delay_ms = int(parse_levels(DEFAULT_LEVELS)[LEVEL])
+    delay_ms = min(int(parse_levels(text)[level]), DELAY_MS)
     first_ms = end_ms - delay_ms + FIRST_DUE_MS
     clock.set_ms(first_ms)
-    with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
-        hook = LevelHook(store.topics, LevelHistory([LevelText(0, DEFAULT_LEVELS)]))
+    config = StoreConfig(root_text=str(root), commitlog_file_bytes=file_bytes)
+    with MessageStore(config, clock) as store:
+        hook = LevelHook(store.topics, LevelHistory([LevelText(0, text)]))
         _create_topics(store, topic)
         batch = PutBatch(ROWS)
-        text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true", "DELAY": str(LEVEL)})
+        properties = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true", "DELAY": str(level)})
         for n in range(ROWS):
             batch.add(
                 topic_index=store.topics.find(topic),
                 queue_id=n % QUEUES,
                 body=b"x" * BODY_BYTES,
-                properties=text,
+                properties=properties,
                 born_ms=0,
                 born_host=LOOPBACK,
                 store_host=LOOPBACK,
             )
-        rows, width = batch.rows.copy(), BODY_BYTES + len(text)
+        rows, width = batch.rows.copy(), BODY_BYTES + len(properties)
         texts = batch.staging[: ROWS * width].reshape(ROWS, width)
-        key_at = BODY_BYTES + text.index(key(0).encode()) + len(KEY_HEAD)
+        key_at = BODY_BYTES + properties.index(key(0).encode()) + len(KEY_HEAD)
         for first in range(0, count, ROWS):
             size = min(ROWS, count - first)
             batch.rows[:size], batch.count = rows[:size], size

@@ -28,6 +28,7 @@ from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.flusher import Flusher
 from message_store.log.frames import frame_at, topic_of
 from message_store.log.page_guard import PAGE_BYTES
+from message_store.log.prefetch import prefetch
 from message_store.log.record import Record, decode_record
 from message_store.log.unreadable import READS_MAX, UnreadableRanges
 from message_store.queues.consume_queue import LIGHT_QUEUES
@@ -211,6 +212,14 @@ class StoreReader:
         data[-1:].any()
         self.log.unreadable.check(phys_offset, size)
         return data.data
+
+    def prefetch(
+        self,
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64] | int = PAGE_BYTES,
+    ) -> None:
+        """Begin to read records, or their first pages, into the page cache. Any thread."""
+        prefetch(self.log, offsets, sizes)
 
     def read_record(self, phys_offset: int) -> Record:
         """Return the decoded record that starts at `phys_offset`.
@@ -406,6 +415,7 @@ class StoreReader:
         tail = newest_in_tail(self, index_hash(f"{topic}#{key}"), CATCH_UP_BYTES_MAX)
         offsets: list[int] = []
         indexed = self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms)
+        prefetch(self.log, np.array(indexed, np.int64), PAGE_BYTES)
         for offset in dict.fromkeys([*tail, *indexed]):
             if len(offsets) < count_max and self._has_key(offset, topic, key, begin_ms, end_ms):
                 offsets.append(offset)

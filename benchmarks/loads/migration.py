@@ -244,11 +244,11 @@ def _filled(bench: Bench, messages: int) -> tuple[int, str]:
     return count, topic
 
 
-def migrate(server: Server, action: str) -> Done:
-    """Run `duemq migrate` on level LEVEL to its end; return the time spans."""
+def migrate(server: Server, action: str, level: int = LEVEL) -> Done:
+    """Run `duemq migrate` on a level to its end; return the time spans."""
     before = len(stored_queue(server.store_dir, OWNERSHIP_TOPIC, 0)) if action != "start" else 0
     first_ms = now_ms()
-    words = [action, "--level", str(LEVEL), "--broker", server.broker_address, "--json"]
+    words = [action, "--level", str(level), "--broker", server.broker_address, "--json"]
     done = subprocess.run(
         _command(words), capture_output=True, text=True, timeout=COMMAND_S, env=_env(), check=False
     )

@@ -5,6 +5,7 @@ Figures with `loop` in their name are processor times of the thread that runs th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.store import MessageStore
 from timer_store import layout
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
@@ -29,6 +31,7 @@ from timer_store.log.wheel import TimerWheel
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
+GIB = 1 << 30
 SECOND_MS, DAY_MS = 1_000, 86_400_000
 LINKED = 4_000_000
 DUE = 1_000_000
@@ -76,9 +79,10 @@ class Spent:
 class Engine:
     """Timer store on a fake clock; a context manager."""
 
-    def __init__(self, root: Path) -> None:
-        self.clock = FakeClock()
-        self.store = MessageStore(StoreConfig(root_text=str(root)), self.clock)
+    def __init__(self, root: Path, start_ms: int | None = None, file_bytes: int = GIB) -> None:
+        self.clock = FakeClock() if start_ms is None else FakeClock(start_ms)
+        config = StoreConfig(root_text=str(root), commitlog_file_bytes=file_bytes)
+        self.store = MessageStore(config, self.clock)
 
     def __enter__(self) -> Self:
         self.store.__enter__()
@@ -89,6 +93,7 @@ class Engine:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        asyncio.run(CheckpointWriter(self.timers).persist(last=True))
         self.timers.close()
         self.store.__exit__(None, None, None)
 
@@ -157,7 +162,7 @@ def grow(folder: Path, scale: float) -> list[Metric]:
             size = int(size * scale)
             engine.filler.fill(max(size - engine.timers.counts.total, 0), times)
             engine.work()
-            for name, spent in _probe(engine).items():
+            for name, spent in probe(engine).items():
                 first.setdefault(name, spent.loop_ns)
                 ratio = spent.loop_ns / first[name]
                 title = f"{name}, {engine.timers.counts.total:,} wait"
@@ -168,7 +173,7 @@ def grow(folder: Path, scale: float) -> list[Metric]:
     return metrics
 
 
-def _probe(engine: Engine) -> dict[str, Spent]:
+def probe(engine: Engine) -> dict[str, Spent]:
     """Put and deliver timers of the next seconds; return the best of several rounds."""
     random = np.random.default_rng(3)
     best: dict[str, Spent] = {}

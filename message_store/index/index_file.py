@@ -56,6 +56,7 @@ class IndexFile:
                     "remove the index directory: it is rebuilt from the log.",
                 )
             self._pages = GuardedMap(path, self._fd, self.size, writable=True)
+            self._pages.read_at_random()
         except (OSError, CorruptStore):
             os.close(self._fd)
             if create:

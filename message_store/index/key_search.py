@@ -28,6 +28,8 @@ from message_store.kernels import keys as kernels
 from message_store.layout import Rows
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import Chunk, read_past_damage
+from message_store.log.page_guard import PAGE_BYTES
+from message_store.log.prefetch import prefetch
 from message_store.queues.topic_table import TopicTable
 
 Offsets = npt.NDArray[np.int64]
@@ -280,6 +282,7 @@ def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
 def _matching(
     store: IndexedLog, keys: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
 ) -> Matches:
+    prefetch(store.log, offsets, PAGE_BYTES)
     hits = np.zeros(offsets.size, np.uint8)
     frames = np.zeros(1, layout.SCANNED)
     for file in list(store.log.files):

@@ -232,6 +232,10 @@ class GuardedMap:
         self._unguard = weakref.finalize(self.map, self._guard.remove, row)
         self._unguard.atexit = False
 
+    def read_at_random(self) -> None:
+        """Let a page fault read one page, not the `read_ahead_kb` around it as well."""
+        self.map.madvise(mmap.MADV_RANDOM)
+
     @property
     def unreadable(self) -> list[Range]:
         """File positions of unreadable pages, ascending, as of the last `update`."""

@@ -45,7 +45,7 @@ from timer_store.dequeue.unit_check import UnitCheck, is_due_with_record
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.enqueue import Scratch
-from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
+from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Offsets, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
 GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
@@ -79,6 +79,10 @@ class TimerDeliverer:
     def expect(self, record_bytes: int) -> None:
         """Prepare the next log file for a delivery of `record_bytes` bytes at once."""
         self._store.read_ahead.expect(record_bytes)
+
+    def prefetch(self, offsets: Offsets, sizes: Offsets) -> None:
+        """Begin to read records that are due soon into the page cache. Any thread."""
+        self._store.prefetch(offsets, sizes)
 
     # -- due ------------------------------------------------------------------------------------
 

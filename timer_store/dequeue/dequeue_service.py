@@ -33,6 +33,7 @@ NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
 EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
 LARGE = 16_384  # timers of a slot; reading more inline would block the loop for some ms
+RECENT_BYTES = 64 << 20  # end of the timer log; older units may not be in the page cache
 RETRY_MS = 100  # pause after a refusal by the disk
 REPORT_AGAIN_MS = 60_000  # before the same reason is logged again
 ROLLED_UNITS_MAX = 16_384  # per turn, approximately
@@ -59,7 +60,7 @@ class DequeueService:
         self._counts, self._position = counts, position
         self._settled_timers = settled_timers
         self.config, self.stats, self.history = config, stats, history
-        self.loader = SlotLoader(units, settled_timers)
+        self.loader = SlotLoader(units, settled_timers, deliverer.prefetch)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
@@ -168,11 +169,15 @@ class DequeueService:
             if loaded is not None:
                 return loaded
         num, count_max = self._units.wheel.num(slot_ms), max(self._stage.room, 1)
-        if loader.pool is None or num < LARGE:
+        if loader.pool is None or (num < LARGE and not self._has_old(slot_ms)):
             skip = self._settled_timers.offsets
             return load_slot(self._units, slot_ms, num, count_max, after, skip)
         loader.begin(slot_ms, num, count_max, after)
         return None
+
+    def _has_old(self, slot_ms: int) -> bool:
+        first_pos = self._units.wheel.slot(slot_ms).first_pos
+        return 0 <= first_pos < self._units.log.end - RECENT_BYTES
 
     @property
     def is_reading(self) -> bool:

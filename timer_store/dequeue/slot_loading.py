@@ -1,13 +1,15 @@
-"""Loading of large slots in a thread.
+"""Loading of large slots, and of slots with old timers, in a thread.
 
     begin    loop     capture the slot: the end of its chain, the settled timers
-    work     thread   walk the chain, separate timers that roll, sort
+    work     thread   walk the chain, separate timers that roll, sort, begin to read the records
     finish   loop     add timers linked meanwhile, remove timers settled meanwhile
 
 Reading and sorting a slot with a million timers takes some tenths of a second, which must not delay
-other traffic. Meanwhile the slot counts as not loaded: new timers are linked into it, and its
-timers can be cancelled or moved. The thread reads the log's files and a captured slot. The units
-that it reads change only when timers are settled, and the event loop records these.
+other traffic. Units and records of timers that were stored hours ago may not be in the page cache;
+the disk needs 0.1 ms or more for each. Meanwhile the slot counts as not loaded: new timers are
+linked into it, and its timers can be cancelled or moved. The thread reads the log's files and a
+captured slot. The units that it reads change only when timers are settled, and the event loop
+records these.
 """
 
 from __future__ import annotations
@@ -58,22 +60,29 @@ class CapturedSlot:
 
 
 class SlotLoader:
-    """Loader of one timer store's large slots. Belongs to the event loop's thread.
+    """Loader of one timer store's slots in a thread. Belongs to the event loop's thread.
 
+    Args:
+        prefetch: Begins to read records, by log offsets and sizes, into the page cache.
     Attributes:
         pool: The thread; None: no loop runs.
         begun: Unfinished read.
     """
 
-    def __init__(self, units: TimerUnits, settled_timers: SettledTimers) -> None:
-        self._units, self._settled_timers = units, settled_timers
+    def __init__(
+        self,
+        units: TimerUnits,
+        settled_timers: SettledTimers,
+        prefetch: Callable[[Offsets, Offsets], object],
+    ) -> None:
+        self._units, self._settled_timers, self._prefetch = units, settled_timers, prefetch
         self.pool: ThreadPoolExecutor | None = None
         self._wake: Callable[[], None] = _wake_none
         self.begun: SlotRead | None = None
 
     @contextmanager
     def threaded(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Read large slots in a thread while the block is open.
+        """Read slots in a thread while the block is open.
 
         Args:
             wake: Called from that thread when a slot was read; `finish` then returns it.
@@ -95,10 +104,17 @@ class SlotLoader:
         assert self.pool is not None
         frozen, skip = self._frozen(slot_ms), self._settled_timers.offsets
         self._settled_timers.start_recording()
-        future = self.pool.submit(partial(load_slot, frozen, slot_ms, num, count_max, after, skip))
+        read = partial(load_slot, frozen, slot_ms, num, count_max, after, skip)
+        future = self.pool.submit(partial(self._load, read))
         self.begun = SlotRead(slot_ms, after, self._units.log.end, future)
         wake = self._wake
         future.add_done_callback(lambda _: wake())
+
+    def _load(self, read: Callable[[], LoadedRows]) -> LoadedRows:
+        loaded = read()
+        rows = loaded.run.rows
+        self._prefetch(rows["phys_offset"], rows["record_size"])
+        return loaded
 
     def drop(self) -> None:
         """Wait for the thread, and discard its result."""

@@ -160,6 +160,7 @@ def relink(
         pos, file_end = file.base, log.end_in(file)
         while pos < file_end:
             end = min(pos + RELINK_UNITS * UNIT_BYTES, file_end)
+            file.will_read(pos, min(end + RELINK_UNITS * UNIT_BYTES, file_end))
             following, fixes = _relink_part(wheel, file, (pos, end), into)
             far = fixes[:, 1] == kernels.FIX_TOO_FAR
             too_far.append(fixes[far, 0])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -46,7 +47,22 @@ PIECE_UNITS: Final = 8_192  # per call, because a call blocks the event loop: it
 
 
 class UnitFile(LogFile):
-    """One file of the timer log."""
+    """One file of the timer log.
+
+    The chains of slots lead to random pages; a sequential walk calls `will_read` before each piece.
+
+    Attributes:
+        unrolled_end: Log position before which no pending unit rolls; see `pending.forecast`.
+    """
+
+    def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
+        super().__init__(path, base, size, create=create)
+        self.pages.read_at_random()
+        self.unrolled_end = base
+
+    def will_read(self, pos: int, end: int) -> None:
+        """Begin to read the units from one log position to another into the page cache."""
+        os.posix_fadvise(self.fd, pos - self.base, max(end - pos, 1), os.POSIX_FADV_WILLNEED)
 
     def release(self) -> None:
         """Unmap the pages that were read; they stay in the page cache."""
@@ -186,6 +202,7 @@ class TimerLog(NumberedLog[UnitFile]):
             end = min(self.end_in(file), until_pos)
             while pos < end:
                 out = np.empty(min(SCAN_UNITS, (end - pos) // UNIT_BYTES + 1), layout.LOGGED)
+                file.will_read(pos, min(end, pos + 2 * SCAN_UNITS * UNIT_BYTES))
                 unit_count = int(chain.read_units(file.data, file.base, pos, end, out))
                 if unit_count:
                     yield out[:unit_count]
@@ -202,6 +219,7 @@ class TimerLog(NumberedLog[UnitFile]):
         """
         file = self.files[self.index_of(pos)]
         file_end = min(self.end_in(file), end)
+        file.will_read(pos, min(file_end, pos + 2 * out.size * UNIT_BYTES))
         unit_count = int(chain.read_units(file.data, file.base, pos, file_end, out))
         following = pos + max(unit_count, 1) * UNIT_BYTES
         if following >= file_end:

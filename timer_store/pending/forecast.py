@@ -5,7 +5,8 @@
 
 The count of a slot includes timers that will be rolled; a scan of the timer log moves these to
 the bin of their due time. It reads the log in bounded pieces: the first call returns the bins of
-the slots, every further call returns corrections to add, and the position to continue from.
+the slots, every further call returns corrections to add, and the position to continue from. What
+has no unit that rolls is not read again by later forecasts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 BINS_MAX = 10_000
-SCAN_UNITS = 1 << 20  # maximum units read in one piece
+SCAN_UNITS = 1 << 18  # maximum units read in one piece
 Bins = npt.NDArray[np.int64]
 
 
@@ -93,11 +94,14 @@ def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | 
     )
     skip, left = timers.settled_timers.offsets, SCAN_UNITS
     for file in list(log.files):
-        start, file_end = max(pos, file.base), log.end_in(file)
+        start, file_end = max(pos, file.unrolled_end), log.end_in(file)
         if start >= file_end:
             continue
         end = min(file_end, start + left * UNIT_BYTES)
-        kernels.move_rolled(file.data, file.base, (start, end), numbers, skip, bins)
+        file.will_read(start, min(file_end, end + SCAN_UNITS * UNIT_BYTES))
+        moved = kernels.move_rolled(file.data, file.base, (start, end), numbers, skip, bins)
+        if not moved and start <= file.unrolled_end:
+            file.unrolled_end = end  # its units do not begin to roll later
         left -= (end - start) // UNIT_BYTES
         if not left:
             return end

@@ -148,7 +148,9 @@ def list_timers(timers: TimerStore, query: Query) -> Page:
     if query.key:
         return _by_key(timers, query)
     walk = Walk(timers, query)
-    shown = [describe(timers, row) for row in walk.run()]
+    rows = walk.run()
+    timers.store.prefetch(rows["phys_offset"])
+    shown = [describe(timers, row) for row in rows]
     return Page(
         [t for t in shown if query.includes(t)], walk.skipped, walk.next_cursor, walk.damage
     )

@@ -178,3 +178,25 @@ def test_the_thread_wakes_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         rig.work()
         assert len(rig.timers.stage) == 49
     rig.close()
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_small_slot_is_read_in_the_thread_if_its_units_are_old(
+    rig: PooledRig, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """Units and records that are not in the page cache must not stop the event loop."""
+    monkeypatch.setattr(dequeue_service, "LARGE", 1_000)
+    monkeypatch.setattr(dequeue_service, "RECENT_BYTES", 0 if old else 1 << 30)
+    prefetched: list[int] = []
+    monkeypatch.setattr(
+        rig.timers.dequeue.loader, "_prefetch", lambda offsets, _: prefetched.extend(offsets)
+    )
+    first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
+    offsets = put(rig, [first_ms + 10 * n for n in range(1, 6)])
+    rig.clock.set_ms(first_ms - rig.config.stage_lead_ms + 1)
+    rig.work()
+    assert rig.pool.submitted == old
+    rig.pool.run()
+    rig.work()
+    assert len(rig.timers.stage) == 5
+    assert prefetched == (offsets.tolist() if old else [])

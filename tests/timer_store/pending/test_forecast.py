@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.timer_rig import TimerRig
+from timer_store.kernels import forecast as kernels
 from timer_store.kernels.forecast import bin_of, move_rolled
 from timer_store.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, UNIT_BYTES
 from timer_store.pending import forecast as module
@@ -106,3 +107,28 @@ def test_the_scan_equals_the_naive_count() -> None:
         span = (520, 520 + units.size * UNIT_BYTES)
         move_rolled(units.view(np.uint8), 520, span, numbers, skip, bins)
         assert bins.tolist() == expected.tolist()
+
+
+def test_later_forecasts_read_only_units_that_may_roll(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms, day_ms = rig.clock.now_ms(), 86_400_000
+    span = Span(now_ms - now_ms % 1_000, 3_600_000, 24 * 5)
+    read: list[tuple[int, int]] = []
+    scan = kernels.move_rolled
+
+    def counted(data: object, base: int, part: tuple[int, int], *more: object) -> int:
+        read.append(part)
+        return int(scan(data, base, part, *more))
+
+    monkeypatch.setattr(kernels, "move_rolled", counted)
+    rig.put(now_ms + MINUTE_MS)
+    rig.work()
+    first = whole(rig, span)
+    assert whole(rig, span) == first
+    assert read == [(0, UNIT_BYTES)]
+    rig.put(now_ms + 4 * day_ms)
+    rig.work()
+    for _ in range(2):
+        assert sum(whole(rig, span)) == 2
+    assert read[1:] == [(UNIT_BYTES, 2 * UNIT_BYTES)] * 2
