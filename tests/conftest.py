@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
+from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory
 from tests.support.run_order import make_scheduler, ordered
@@ -28,6 +29,7 @@ os.environ.setdefault("APACHE_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerial
 os.environ.setdefault("APACHE_PEER_PATIENT", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 use_memory()
+use_forks()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("duemq", **UNTIMED)

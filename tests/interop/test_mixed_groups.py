@@ -50,6 +50,12 @@ def epochs_of(server: Server) -> Epochs:
     return read_epochs(server.store_dir / FILE_NAME)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process are stopped by a signal."""
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {text.rpartition(")")[2].split()[0] for text in states} == {"T"}
+
+
 def wait_equal(*servers: Server) -> None:
     """Wait until the logs of all members are equal."""
     until(
@@ -123,7 +129,9 @@ def test_a_former_master_with_a_longer_log_is_truncated(
             end = len(log_of(one))
             # Once all of its threads are stopped, what it receives is lost with it.
             os.kill(two.broker.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, two.broker.pid, os.WSTOPPED)
+            until(
+                lambda: is_stopped(two.broker.pid), seconds=COPIED_S, what="the broker is stopped"
+            )
             with ThreadPoolExecutor(len(LOST)) as pool:
                 codes = list(pool.map(lambda number: send_code(one, number), LOST))
             assert set(codes) <= set(NO_REPLICA)

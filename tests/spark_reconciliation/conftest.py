@@ -6,11 +6,14 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.requirements import in_ci
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
@@ -70,3 +73,11 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(spark, "stop", lambda: None)
         patched.setattr("spark_reconciliation.spark.master.session_at", lambda where, **_: spark)
         yield
+
+
+def with_own_plan(frame: DataFrame) -> DataFrame:
+    """Compute the rows of a frame, and return them as one whose queries have small plans.
+
+    A query of a persisted audit is planned in half a second of a processor.
+    """
+    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)

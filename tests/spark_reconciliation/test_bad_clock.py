@@ -15,6 +15,7 @@ from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import log_segments, plan_log
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.spark.read import audit_stores, count_stores
+from tests.spark_reconciliation.conftest import with_own_plan
 from tests.spark_reconciliation.log_bytes import Log
 from tests.support.extended import extended
 from tests.support.timer_rig import TimerRig
@@ -251,7 +252,7 @@ def test_a_clock_step_needs_many_records(
 ) -> None:
     config = AuditConfig(trust_clock=trust)
     verdicts, unread = audit_stores(spark, list(stepped), config)
-    verdicts, unread = verdicts.persist(), unread.persist()
+    verdicts, unread = with_own_plan(verdicts), with_own_plan(unread)
     found: dict[str, dict[str, int]] = {store: {} for store in stepped}
     for row in verdicts.groupBy("store", "verdict").count().collect():
         found[row["store"]][row["verdict"]] = row["count"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.fork_server import ForkedProcess, may_fork
 from tests.support.wait_until import until
 
 STOP_S = 60.0
@@ -51,14 +52,19 @@ class Child:
         self.name = name
         self.log_path = log_path
         self.own_logs = own_logs
+        self._popen: subprocess.Popen[bytes] | ForkedProcess
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        whole = {**os.environ, **(env or {})}
+        if may_fork(command, env or {}) and cwd is None:
+            self._popen = ForkedProcess(command, log_path, whole)
+            return
         with log_path.open("ab") as log:
             self._popen = subprocess.Popen(
                 ended_with_test(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
+                env=whole,
                 cwd=cwd,
             )
 
