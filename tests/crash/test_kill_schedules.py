@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.running_broker import BrokerClient, connected
 from tests.support.schedule_checks import check_each_once, read_occurrences
 from tests.support.wait_until import until
 
+log = logging.getLogger(__name__)
 TOPIC, QUEUES = "Schedules", 4
 EVERY_MS = {"a": 1_000, "b": 1_300, "c": 2_000}
 UP_MS = 2_500
@@ -66,7 +68,8 @@ def test_kills_while_schedules_run(tmp_path: Path, kills: int, seed: int) -> Non
     broker = KilledBroker(tmp_path, seed)
     broker.start()
     asyncio.run(create_all(broker.address))
-    for _ in range(max(kills // 5, 4)):
+    count = max(kills // 5, 4)
+    for _ in range(count):
         run_for(broker.random.randint(0, UP_MS))
         broker.kill()
         broker.start()
@@ -75,3 +78,4 @@ def test_kills_while_schedules_run(tmp_path: Path, kills: int, seed: int) -> Non
     where = f"seed {seed}, log {tmp_path}/broker.log"
     records = read_occurrences(store_config(broker.root), TOPIC, QUEUES)
     check_each_once(records, EVERY_MS, where)
+    log.info("%d kills, %d occurrences of schedules", count, len(records))
