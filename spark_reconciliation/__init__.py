@@ -5,6 +5,7 @@
 
 `register(spark)` does the same for a later session. See
 `spark_reconciliation.spark.data_source` for tables and options,
+`spark_reconciliation.spark.table_source` for `format("duemq")`,
 `spark_reconciliation.audit.verdicts` for the rules of the audit.
 """
 
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("rocketmq-store")` with a session.
+    """Register `format("rocketmq-store")` and `format("duemq")` with a session.
 
     Raises:
         UsageError: pyspark or pyarrow is not installed; the text has the command.
     """
     require_packages()
     from spark_reconciliation.spark.data_source import StoreSource
+    from spark_reconciliation.spark.table_source import TableSource
 
     spark.dataSource.register(StoreSource)
+    spark.dataSource.register(TableSource)
 
 
 def _register_with_active_session() -> None:

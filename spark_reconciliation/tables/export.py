@@ -29,17 +29,21 @@ from spark_reconciliation.scan.planning import (
     LogPlan,
     ScanSegment,
     log_segments,
-    plan_log,
 )
 from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
+from spark_reconciliation.tables.exported_promises import ExportedPromises
+from spark_reconciliation.tables.lateness import hours_of, hours_of_files, stage_lateness
 from spark_reconciliation.tables.output import (
     DAY_MS,
+    TIME_MS_MAX,
     StepFiles,
     clear_staging,
     day_of,
     publish,
+    step_files,
 )
-from spark_reconciliation.tables.rows import ExportedLog, TableRows
+from spark_reconciliation.tables.rows import TableRows
 from spark_reconciliation.tables.state import (
     ExportedBroker,
     ExportState,
@@ -99,7 +103,7 @@ def export_stores(
             exported one.
         OSError: A store cannot be read, or the output cannot be written.
     """
-    brokers = _named(stores, names)
+    brokers = named_stores(stores, names)
     read_state(out)  # before anything is written there
     with locked(out):
         state = _published(out, read_state(out))
@@ -108,18 +112,6 @@ def export_stores(
             state, result = _export_store(out, state, broker, store, accept_gap=accept_gap)
             results.append(result)
     return results
-
-
-def _named(stores: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    if names and len(names) != len(stores):
-        raise UsageError(f"{len(stores)} stores have {len(names)} brokers: name one for each store")
-    given = names or [store.rstrip("/").rpartition("/")[2] for store in stores]
-    brokers = dict(zip(given, stores, strict=True))
-    if len(brokers) < len(stores) or not all(brokers):
-        raise UsageError(
-            f"brokers need different names, not {', '.join(given)}: give --broker for each store"
-        )
-    return brokers
 
 
 def _published(out: Path, state: ExportState) -> ExportState:
@@ -136,10 +128,7 @@ def _published(out: Path, state: ExportState) -> ExportState:
 def _export_store(
     out: Path, state: ExportState, broker: str, store: str, *, accept_gap: bool
 ) -> tuple[ExportState, ExportedStep]:
-    root = Root(store.rstrip("/"))
-    plan = plan_log(root)
-    if not plan.files and not root.folders("consumequeue"):
-        raise UsageError(f"{store} is not a store: it has neither commitlog nor consumequeue")
+    root, plan = plan_of_store(store)
     former = state.brokers.get(broker)
     if former is None:
         former = ExportedBroker(len(state.brokers), store, plan.min)
@@ -152,15 +141,19 @@ def _export_store(
     if start >= plan.end and not dropped and former.steps:
         return state, result
     number = state.steps + 1
-    log = ExportedLog.at(root, plan, broker)
-    files, rows = StepFiles(out, former.index, number), TableRows(log)
+    log = ExportedLog.of_store(root, plan, broker, former.first)
+    earlier = ExportedPromises(out, former.index, dropped)
+    files, rows = StepFiles(out, former.index, number), TableRows(log, earlier.find)
+    hours = hours_of_files(step_files(out, "delivered", former.index, dropped))
     try:
         for segment in log_segments(root, plan, bytes_max=PARTITION_BYTES, first=start):
             for table, batch in rows.read(segment):
                 files.add(table, batch)
-        if not former.steps:
-            files.add_missing(day_of(max(plan.last_ms, 0) // DAY_MS))
+                hours |= hours_of(batch) if table == "delivered" else set()
+        if not kept.steps:
+            files.add_missing(day_of(min(max(plan.last_ms, 0), TIME_MS_MAX) // DAY_MS))
         files.close()
+        files.counts["lateness"] = stage_lateness(out, broker, former.index, hours, dropped)
         step = Step(number, start, plan.end, *_marks(root, plan, rows))
         _check_files(root, rows.findings)
     except BaseException:

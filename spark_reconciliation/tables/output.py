@@ -140,6 +140,14 @@ def step_files(out: Path, table: str, index: int, steps: Iterable[int]) -> Itera
         yield from sorted((out / table).glob(f"{DAY}=*/b{index}-s{step:06d}-*.parquet"))
 
 
+def files_of_broker(
+    out: Path, table: str, index: int, dropped: frozenset[int], day: str = "*"
+) -> list[Path]:
+    """Return the published files of a table with rows of a broker, without those of some steps."""
+    paths = sorted((out / table).glob(f"{DAY}={day}/b{index}-s*.parquet"))
+    return [path for path in paths if int(path.name.split("-")[1][1:]) not in dropped]
+
+
 def publish(out: Path, index: int, dropped: Iterable[int]) -> None:
     """Move the staged files into their tables, and remove those of the dropped steps.
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delayed_delivery.ownership_projection import Ownership
-from spark_reconciliation.arrays import Mask
+from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.scan.columns import MessageColumns
-from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
-from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment
+from spark_reconciliation.scan.planning import Finding, ScanSegment
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import Role
-from spark_reconciliation.scan.store_state import Progress, read_journal
+from spark_reconciliation.scan.tables import batch_of_rows
+from spark_reconciliation.tables.decided import DecidedOrigins, MarkerMeaning
 from spark_reconciliation.tables.due_times import LEVEL_ROLES, NEEDED, NONE, due_times, numbers
+from spark_reconciliation.tables.exported_log import ExportedLog
+from spark_reconciliation.tables.pops import REVIVE_PREFIX, pop_rows
+from spark_reconciliation.tables.promises import (
+    COPY_ROLES,
+    Earlier,
+    Promised,
+    Promises,
+    origins_of,
+)
 from spark_reconciliation.tables.schemas import TABLES
 
 READ: Final = (
@@ -27,61 +33,62 @@ READ: Final = (
     "phys_offset",
     "prepared_offset",
     "born_ms",
+    "topic",
+    "queue_id",
+    "queue_offset",
     "real_topic",
     "real_queue_id",
     "unique_id",
     "keys",
     "tags",
+    "rolls",
+    "cancels",
     "body_len",
 )
-ROLES: Final = frozenset({Role.LEVEL, Role.TIMER})
+ROLES: Final = frozenset(
+    {
+        Role.LEVEL,
+        Role.TIMER,
+        Role.DELIVERY,
+        *COPY_ROLES,
+        Role.QUARANTINE,
+        Role.MARK,
+        Role.DECISION,
+        Role.MARKER,
+        Role.CANDIDATE,
+    }
+)
+SENT: Final = (Role.DELIVERY, Role.CANDIDATE)
+DECIDING: Final = (*COPY_ROLES, Role.QUARANTINE, Role.MARK, Role.DECISION, Role.MARKER)
+FIRED_BODY: Final = b"1"
+"""Body of a note in DUEMQ_DECISIONS about an early delivery; that of a cancellation is 0."""
+TOPIC_PREFIX: Final = r"^[%|A-Za-z0-9_-]+\+"
+"""Topic in the name of a message that a marker cancels."""
 INT_RANGE: Final = (-(1 << 31), (1 << 31) - 1)
-REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 TableBatch = tuple[str, pa.RecordBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedLog:
-    """Log of a store at planning time, with what its rows need.
-
-    Attributes:
-        broker: Name of the broker, for the rows.
-        levels_ms: Delays of levels 1, 2, ...
-        progress: Due times of level messages that their queue lacks.
-    """
-
-    root: Root
-    plan: LogPlan
-    broker: str
-    levels_ms: tuple[int, ...]
-    progress: Progress
-
-    @classmethod
-    def at(cls, root: Root, plan: LogPlan, broker: str) -> ExportedLog:
-        """Read the levels and the ownership journal of a store.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        levels_ms = next(iter(stored_levels_ms([root.url])), DEFAULT_LEVELS_MS)
-        ownership = Ownership()
-        for entry in read_journal(root, plan):
-            ownership.apply(entry)
-        promised = {level - 1: dict(due) for level, due in ownership.promised.items()}
-        return cls(root, plan, broker, levels_ms, Progress(promised=promised))
+Texts = Mapping[str, pa.Array]
 
 
 class TableRows:
-    """Reader of the rows of a log's segments.
+    """Reader of the rows of a log's segments, in the order of the log.
 
+    Args:
+        earlier: Lookup of records that the log no longer has.
+        precision_ms: timerPrecisionMs of the store.
     Attributes:
         findings: Unreadable ranges in the segments that were read.
         first_offset, last_offset: First and last record of these segments; None without records.
     """
 
-    def __init__(self, log: ExportedLog) -> None:
-        self._log = log
-        self._columns = MessageColumns(READ, roles=ROLES, progress=log.progress)
+    def __init__(
+        self, log: ExportedLog, earlier: Earlier | None = None, precision_ms: int = 1_000
+    ) -> None:
+        self._log, self._precision_ms = log, precision_ms
+        self._columns = MessageColumns(READ, precision_ms, ROLES, log.progress)
+        self._bodies = MessageColumns(("body",), check=False)
+        self._pop_columns = MessageColumns(("phys_offset", "store_ms", "tags", "body", "out_ms"))
+        self._promises = Promises(log, earlier)
+        self._decided = DecidedOrigins(log)
         self.findings: list[Finding] = []
         self.first_offset: int | None = None
         self.last_offset: int | None = None
@@ -95,45 +102,171 @@ class TableRows:
                 self.first_offset = int(rows[0]["phys_offset"])
             batch = self._columns.batch(scan, rows)
             if batch is not None:
-                yield from self._tables(batch)
+                yield from self._tables(scan, rows, batch)
+            yield from self._pops_put_directly(scan, rows)
         self.findings += scan.findings
 
-    def _tables(self, batch: pa.RecordBatch) -> Iterator[TableBatch]:
-        is_pop = pc.starts_with(batch.column("real_topic"), REVIVE_PREFIX).fill_null(False)
-        batch = batch.filter(pc.invert(is_pop))
+    def _tables(self, scan: RecordScan, rows: Rows, batch: pa.RecordBatch) -> Iterator[TableBatch]:
         role = numbers(batch, "role")
-        due_ms = due_times(batch, self._log.levels_ms)
-        scheduled = np.isin(role, (Role.LEVEL, Role.TIMER))
-        if scheduled.any():
-            yield "scheduled", self._scheduled(batch, scheduled, due_ms)
+        is_timer = pc.starts_with(batch.column("real_topic"), REVIVE_PREFIX).fill_null(False)
+        is_revived = pc.starts_with(batch.column("topic"), REVIVE_PREFIX)
+        of_pops = pc.or_(is_timer, is_revived)
+        if pc.any(of_pops).as_py():
+            stored = batch.filter(pc.and_(is_timer, pa.array(role == Role.TIMER)))
+            yield from self._pops(scan, _rows_at(rows, numbers(stored, "phys_offset")))
+            batch = batch.filter(pc.invert(of_pops))
+            role = numbers(batch, "role")
+        if not batch.num_rows:
+            return
+        self._decided.add(batch)
+        due_ms, origins = due_times(batch, self._log.levels_ms), origins_of(batch)
+        is_copy = np.isin(role, COPY_ROLES)
+        first = np.isin(role, (Role.LEVEL, Role.TIMER))
+        first |= is_copy & (origins != NONE) & (origins < self._log.first)
+        for table, mask in (
+            ("scheduled", first),
+            ("delivered", np.isin(role, SENT)),
+            ("decisions", np.isin(role, DECIDING) & ~first),
+        ):
+            if mask.any():
+                part = batch.filter(pa.array(mask))
+                make = getattr(self, f"_{table}")
+                yield table, make(part, due_ms[mask], origins[mask], scan, rows)
 
-    def _scheduled(self, batch: pa.RecordBatch, mask: Mask, due_ms: np.ndarray) -> pa.RecordBatch:
-        size = batch.num_rows
-        role = numbers(batch, "role")
-        kinds = pa.array(["timer", "level"]).take(pa.array(np.isin(role, LEVEL_ROLES).astype("i4")))
+    def _scheduled(
+        self, batch: pa.RecordBatch, due_ms: Numbers, origins: Numbers, *_: object
+    ) -> pa.RecordBatch:
+        is_level = np.isin(numbers(batch, "role"), LEVEL_ROLES)
         columns = {
-            "broker": pa.repeat(pa.scalar(self._log.broker), size),
             "message_id": batch.column("unique_id"),
             "topic": batch.column("real_topic"),
             "queue_id": batch.column("real_queue_id"),
-            "kind": kinds,
-            "due_ms": pa.array(due_ms, mask=due_ms == NONE),
+            "kind": _kinds(is_level, np.ones(batch.num_rows, np.bool_)),
+            "due_ms": _nullable(due_ms),
             "accepted_ms": batch.column("store_ms"),
             "body_bytes": batch.column("body_len"),
+        }
+        return self._batch("scheduled", batch, columns)
+
+    def _delivered(
+        self, batch: pa.RecordBatch, due_ms: Numbers, origins: Numbers, *_: object
+    ) -> pa.RecordBatch:
+        promised = self._promises.find(origins)
+        out_ms, stored_ms = numbers(batch, "out_ms"), numbers(batch, "store_ms")
+        is_timer, is_level = out_ms != NONE, numbers(batch, "level") > 0
+        # a delay in the properties counts from the first record, so the slot bounds the time
+        slot_end_ms = out_ms + self._precision_ms
+        own_ms = np.where((due_ms > out_ms) & (due_ms <= slot_end_ms), due_ms, slot_end_ms)
+        own_ms = np.where(is_timer, own_ms, NONE)
+        due_ms = np.where(promised.due_ms != NONE, promised.due_ms, own_ms)
+        late_ms = np.where(due_ms != NONE, stored_ms - due_ms, NONE)
+        columns = {
+            "message_id": batch.column("unique_id"),
+            "kind": _kinds(is_level & ~is_timer, is_level | is_timer),
+            "due_ms": _nullable(due_ms),
+            "delivered_ms": batch.column("store_ms"),
+            "late_ms": _nullable(late_ms),
+        }
+        return self._batch("delivered", batch, columns | _origin_columns(origins, promised))
+
+    def _decisions(
+        self,
+        batch: pa.RecordBatch,
+        due_ms: Numbers,
+        origins: Numbers,
+        scan: RecordScan,
+        rows: Rows,
+    ) -> pa.RecordBatch:
+        role, positions = numbers(batch, "role"), numbers(batch, "phys_offset")
+        promised = self._promises.find(origins)
+        is_copy, is_mark = np.isin(role, COPY_ROLES), role == Role.MARK
+        moved = (promised.due_ms != NONE) & (promised.due_ms != due_ms)
+        decided = np.zeros(role.size, np.int8)
+        if is_mark.any():
+            decided[is_mark] = self._decided.find(positions[is_mark])
+        fired = np.zeros(role.size, np.bool_)
+        notes = np.flatnonzero(role == Role.DECISION)
+        if notes.size:
+            bodies = self._bodies.batch(scan, _rows_at(rows, positions[notes]))
+            assert bodies is not None
+            fired[notes] = [body == FIRED_BODY for body in bodies.column(0).to_pylist()]
+        cases = (
+            (is_copy & (numbers(batch, "rolls") != NONE), "rolled"),
+            (is_copy & moved, "moved"),
+            (is_copy, "copied"),
+            (role == Role.QUARANTINE, "quarantined"),
+            (role == Role.MARKER, "cancel_requested"),
+            (fired | (decided == MarkerMeaning.DELIVERED), "fired"),
+        )
+        names = np.select([mask for mask, _ in cases], [name for _, name in cases], "cancelled")
+        cancelled = pc.replace_substring_regex(batch.column("cancels"), TOPIC_PREFIX, "")
+        columns = {
+            "message_id": pc.coalesce(cancelled, batch.column("unique_id")),
+            "topic": batch.column("real_topic"),
+            "decision": pa.array(names.tolist(), pa.string()),
+            "decided_ms": batch.column("store_ms"),
+            "due_ms": _nullable(np.where(is_copy, due_ms, NONE)),
+        } | _origin_columns(origins, promised)
+        made = self._batch("decisions", batch, columns)
+        # a cancellation appends two markers; a move and a fire append one after their record
+        return made.filter(pa.array(decided != MarkerMeaning.COPIED))
+
+    def _pops_put_directly(self, scan: RecordScan, rows: Rows) -> Iterator[TableBatch]:
+        """Yield the rows of records that were put into the revive topic, not delivered to it."""
+        revive = [
+            index
+            for index in range(len(scan.topics))
+            if scan.topics.name(index).startswith(REVIVE_PREFIX)
+        ]
+        if revive:
+            mask = np.isin(rows["topic_index"], revive) & (rows["prepared_offset"] >= 0)
+            yield from self._pops(scan, rows[mask], direct=True)
+
+    def _pops(self, scan: RecordScan, rows: Rows, *, direct: bool = False) -> Iterator[TableBatch]:
+        batch = self._pop_columns.batch(scan, rows) if rows.size else None
+        if batch is None:
+            return
+        if direct:  # an Apache broker's timer has delivered a record with a slot
+            batch = batch.filter(pc.is_null(batch.column("out_ms")))
+        columns = (batch.column(name).to_pylist() for name in ("phys_offset", "store_ms"))
+        tags = batch.column("tags").cast(pa.binary()).to_pylist()
+        texts = [None if tag is None else tag.decode("utf-8", "replace") for tag in tags]
+        records = zip(*columns, texts, batch.column("body").to_pylist(), strict=True)
+        made = batch_of_rows(TABLES["pops"].arrow, pop_rows(self._log.broker, records))
+        if made.num_rows:
+            yield "pops", made
+
+    def _batch(self, table: str, batch: pa.RecordBatch, columns: Texts) -> pa.RecordBatch:
+        """Return rows of a table: the given columns, the others from `batch` by name."""
+        schema, size = TABLES[table].arrow, batch.num_rows
+        shared = {
+            "broker": pa.repeat(pa.scalar(self._log.broker), size),
             "log_offset": batch.column("phys_offset"),
         }
-        return _batch("scheduled", batch, columns).filter(pa.array(mask))
+        given = shared | dict(columns)
+        filled = [
+            _valid(given[f.name] if f.name in given else batch.column(f.name), f.type)
+            for f in schema
+        ]
+        return pa.RecordBatch.from_arrays(filled, schema=schema)
 
 
-def _batch(table: str, batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Return rows of a table: the given columns, the others from `batch` by name."""
-    schema = TABLES[table].arrow
-    arrays = [columns.get(field.name) for field in schema]
-    filled = [
-        _valid(batch.column(field.name) if array is None else array, field.type)
-        for field, array in zip(schema, arrays, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(filled, schema=schema)
+def _rows_at(rows: Rows, offsets: Numbers) -> Rows:
+    """Return the rows at log offsets."""
+    return np.asarray(rows[np.searchsorted(rows["phys_offset"], offsets)])
+
+
+def _nullable(values: Numbers) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == NONE)
+
+
+def _kinds(is_level: Mask, is_known: Mask) -> pa.Array:
+    names = pa.array(["timer", "level"])
+    return names.take(pa.array(is_level.astype(np.int32), mask=~is_known))
+
+
+def _origin_columns(origins: Numbers, promised: Promised) -> dict[str, pa.Array]:
+    return {"origin_offset": _nullable(origins), "scheduled_offset": _nullable(promised.roots)}
 
 
 def _valid(array: pa.Array, kind: pa.DataType) -> pa.Array:

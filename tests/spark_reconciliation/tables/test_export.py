@@ -15,8 +15,8 @@ from duemq_common.errors import UsageError
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
 from spark_reconciliation.tables import export as exporter
 from spark_reconciliation.tables.export import LogChanged, export_stores
+from spark_reconciliation.tables.exported_log import ExportedLog
 from spark_reconciliation.tables.output import StepFiles
-from spark_reconciliation.tables.rows import ExportedLog
 from spark_reconciliation.tables.schemas import TABLES
 from spark_reconciliation.tables.state import locked
 from tests.support.commands import duemq
@@ -214,13 +214,13 @@ def test_a_log_file_that_is_removed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, root, out = log_of_levels(60), tmp_path / "a", tmp_path / "out"
-    original = ExportedLog.at
+    original = ExportedLog.of_store
 
     def removing(*args: Any) -> Any:
         (root / "commitlog" / f"{0:020d}").unlink()
         return original(*args)
 
-    monkeypatch.setattr(ExportedLog, "at", removing)
+    monkeypatch.setattr(ExportedLog, "of_store", removing)
     with pytest.raises(LogChanged, match="was removed during the export: run it again"):
         export_stores([str(log.write(root))], out)
     assert not list(out.rglob("*.parquet"))

@@ -1,0 +1,217 @@
+"""`spark.read.format("duemq")`: the exported tables, directly from stores.
+
+    option            meaning                                                     default
+    path              store directory or URL; several are separated by commas
+    table             scheduled, delivered, decisions, pops                       scheduled
+    brokers           names of the brokers of the stores, separated by commas     directories
+    partitionBytes    bytes of the files that one task reads                      64 MiB
+    acceptGap         a stream: whether to continue after records that retention  false
+                      removed before they were read
+
+The schemas are those of `tables.schemas`. A stream (`spark.readStream`) returns the rows of new
+records, each once with a checkpoint; its offset is
+
+    {store: log offset of the next record, first@store: log offset at which the stream began}
+
+`lateness` is an aggregation of `delivered`; `duemq reconcile export` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from duemq_common.errors import UsageError
+from spark_reconciliation.scan.planning import (
+    PARTITION_BYTES,
+    LogPlan,
+    ScanSegment,
+    grouped,
+    log_segments,
+)
+from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
+from spark_reconciliation.tables.rows import TableRows
+from spark_reconciliation.tables.schemas import OF_LOG, TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_reconciliation.scan.files import Root
+
+FORMAT: Final = "duemq"
+OPTIONS: Final = ("path", "table", "brokers", "partitionbytes", "acceptgap")
+FIRST: Final = "first@"
+LogOffsets = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Options of the source; see the module."""
+
+    brokers: Mapping[str, str]
+    table: str
+    partition_bytes: int
+    accept_gap: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> TableOptions:
+        """Return the parsed options.
+
+        Raises:
+            UsageError: An option is missing, unknown or invalid.
+        """
+        given = {key.lower(): value for key, value in options.items()}
+        if unknown := [key for key in given if key not in OPTIONS]:
+            raise UsageError(
+                f"unknown option {unknown[0]} of {FORMAT}; there are {', '.join(OPTIONS)}"
+            )
+        paths, names = _words(given.get("path", "")), _words(given.get("brokers", ""))
+        if not paths:
+            raise UsageError(f"{FORMAT} needs the option path: a store directory")
+        table = given.get("table", "scheduled")
+        if table not in OF_LOG:
+            raise UsageError(f"{FORMAT} has no table {table}; there are {', '.join(OF_LOG)}")
+        size = given.get("partitionbytes", str(PARTITION_BYTES))
+        if not (size.isascii() and size.isdigit() and int(size)):
+            raise UsageError(f"{FORMAT}: partitionBytes={size} is not a number of bytes")
+        accept_gap = given.get("acceptgap", "false").lower() == "true"
+        return cls(named_stores(paths, names), table, int(size), accept_gap)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+@dataclass
+class TablePart(InputPartition):
+    """Work of one task: segments of one log; none without a log."""
+
+    log: ExportedLog | None = None
+    segments: tuple[ScanSegment, ...] = ()
+
+
+class TableSource(DataSource):
+    """Data source of the exported tables."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return all columns of the table."""
+        return TABLES[TableOptions.parse(self.options).table].sql
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns of `schema`."""
+        return TableReader(TableOptions.parse(self.options), schema.fieldNames())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader of the log as it grows."""
+        return TableStreamReader(TableOptions.parse(self.options), schema.fieldNames())
+
+
+class TableReader(DataSourceReader):
+    """Reader of the logs up to their present ends."""
+
+    def __init__(self, options: TableOptions, columns: Sequence[str]) -> None:
+        self._options, self._columns = options, list(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts.
+
+        Raises:
+            UsageError: A path is not a store.
+        """
+        parts: list[InputPartition] = []
+        for broker, store in self._options.brokers.items():
+            root, plan = plan_of_store(store)
+            log = ExportedLog.of_store(root, plan, broker, plan.min)
+            parts += _parts(log, plan.min, self._options.partition_bytes)
+        return parts or [TablePart()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part."""
+        return _read(partition, self._options.table, self._columns)
+
+
+class TableStreamReader(DataSourceStreamReader):
+    """Planner of micro-batches."""
+
+    def __init__(self, options: TableOptions, columns: Sequence[str]) -> None:
+        self._options, self._columns = options, list(columns)
+
+    def initialOffset(self) -> LogOffsets:
+        """Return the first offsets of the logs."""
+        offsets: LogOffsets = {}
+        for _, root, plan in self._plans():
+            offsets |= {root.url: plan.min, FIRST + root.url: plan.min}
+        return offsets
+
+    def latestOffset(self, start: LogOffsets | None = None, limit: object = None) -> LogOffsets:
+        """Return the present ends of the logs, at least `start`."""
+        offsets = dict(start or {})
+        for _, root, plan in self._plans():
+            offsets[root.url] = max(plan.end, offsets.get(root.url, 0))
+            offsets.setdefault(FIRST + root.url, plan.min)
+        return offsets
+
+    def partitions(self, start: LogOffsets, end: LogOffsets) -> Sequence[InputPartition]:
+        """Return the parts of one micro-batch.
+
+        Raises:
+            UsageError: Retention removed records before they were read.
+        """
+        parts: list[InputPartition] = []
+        for broker, root, plan in self._plans():
+            first = start.get(root.url, plan.min)
+            if first < plan.min and not self._options.accept_gap:
+                raise UsageError(
+                    f"the log of {root.url} begins at {plan.min}, and the stream has read it up to "
+                    f"{first}: the option acceptGap=true continues without the records between"
+                )
+            bounded = replace(plan, end=end.get(root.url, plan.end))
+            begin = end.get(FIRST + root.url, plan.min)
+            log = ExportedLog.of_store(root, bounded, broker, begin)
+            parts += _parts(log, first, self._options.partition_bytes)
+        return parts or [TablePart()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part."""
+        return _read(partition, self._options.table, self._columns)
+
+    def _plans(self) -> Iterator[tuple[str, Root, LogPlan]]:
+        for broker, store in self._options.brokers.items():
+            yield broker, *plan_of_store(store)
+
+
+def _parts(log: ExportedLog, first: int, size: int) -> list[TablePart]:
+    segments = log_segments(log.root, log.plan, bytes_max=size, first=first)
+    return [TablePart(log, group) for group in grouped(segments, size, ScanSegment.length)]
+
+
+def _read(
+    partition: InputPartition, table: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table. Runs on a worker.
+
+    Raises:
+        UsageError: A range of the log is unreadable.
+    """
+    assert isinstance(partition, TablePart)
+    if partition.log is None:
+        return
+    rows = TableRows(partition.log)
+    for segment in partition.segments:
+        for name, batch in rows.read(segment):
+            if name == table:
+                yield batch.select(columns)
