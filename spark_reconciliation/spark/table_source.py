@@ -113,14 +113,14 @@ class TableSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`."""
-        return TableReader(TableOptions.parse(self.options), schema.fieldNames())
+        return ExportedRowsReader(TableOptions.parse(self.options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of the log as it grows."""
-        return TableStreamReader(TableOptions.parse(self.options), schema.fieldNames())
+        return ExportedRowsStream(TableOptions.parse(self.options), schema.fieldNames())
 
 
-class TableReader(DataSourceReader):
+class ExportedRowsReader(DataSourceReader):
     """Reader of the logs up to their present ends."""
 
     def __init__(self, options: TableOptions, columns: Sequence[str]) -> None:
@@ -144,7 +144,7 @@ class TableReader(DataSourceReader):
         return _read(partition, self._options.table, self._columns)
 
 
-class TableStreamReader(DataSourceStreamReader):
+class ExportedRowsStream(DataSourceStreamReader):
     """Planner of micro-batches."""
 
     def __init__(self, options: TableOptions, columns: Sequence[str]) -> None:
