@@ -35,6 +35,7 @@ from message_store.queues.topic_table import TopicTable
 Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) index of the key, (n,) log offset
 FEW = 64  # maximum candidates of a key in one index file that are checked on the event loop
+LOOP_PROBES_MAX = 64  # maximum lookups in old index files, which may not be in the page cache
 LOOP_BYTES_MAX = 1 << 20  # maximum bytes of the log without index that are read on the event loop
 TAIL_BYTES_MAX = 1 << 30  # maximum bytes of the log without index; more is an error
 RECORDS_MAX = 1_000_000  # maximum records found by one search; more is an error
@@ -130,6 +131,8 @@ class _Search:
         store.index.catch_up()
         files, position = store.index.indexed()
         if store.log.end - position > LOOP_BYTES_MAX:
+            return False
+        if self._hashes.size * (len(files) - 1) > LOOP_PROBES_MAX:
             return False
         try:
             for file in files:

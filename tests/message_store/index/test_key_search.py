@@ -31,12 +31,17 @@ MESSAGES = st.lists(
 )
 
 
-@pytest.fixture(params=["on the loop", "in a thread", "long chains", "without an index"])
+WAYS = ["on the loop", "in a thread", "many files", "long chains", "without an index"]
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a search in each of its modes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in a thread":
             patch.setattr(key_search, "LOOP_BYTES_MAX", 0)
+        if request.param == "many files":
+            patch.setattr(key_search, "LOOP_PROBES_MAX", -1)
         if request.param == "long chains":
             patch.setattr(key_search, "FEW", 1)
             patch.setattr(key_search, "ITEMS_PIECE", 7)
