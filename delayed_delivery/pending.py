@@ -1,7 +1,8 @@
 """Protocol for pending messages: lookup and decisions, implemented by plugins.
 
-    by_offset, by_key, by_topic   -> Found: pending messages; verdicts of all other names
-    cancel, move, fire            -> Decided: per message, final when it is returned
+    by_offset, by_key    -> Found: pending messages; verdicts of all other names
+    search               -> PendingPiece: pending messages by topic and due time, piece by piece
+    cancel, move, fire   -> Decided: per message, final when it is returned
 
 There is no await between check and decision, so a message that was found pending is still pending
 when it is decided in the same step. A decision is one record in the log that names the message as
@@ -10,7 +11,7 @@ its origin; the log must be on the disk up to `Decided.log_end` before the respo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,6 +64,42 @@ class Found(Struct, frozen=True):
         return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], verdicts)
 
 
+class PendingQuery(Struct, frozen=True, kw_only=True):
+    """Search for pending messages.
+
+    Attributes:
+        topic: Real topic; empty: all.
+        from_ms, until_ms: Due times from `from_ms` to before `until_ms`.
+        count_max: Maximum number of messages of one piece.
+    """
+
+    topic: str = ""
+    from_ms: int = 0
+    until_ms: int = 1 << 62
+    count_max: int = 2_000
+
+
+class PendingPiece(Struct, frozen=True, kw_only=True):
+    """Pending messages that a search has found, possibly none.
+
+    Attributes:
+        offsets, due_ms: (m,) i8: log offsets of their records, and due times.
+        topic_indexes: (m,) i8: real topics, -1 if unknown.
+        keys: Unique keys, empty without one.
+        cursor: Cursor of the next piece, None at the end.
+        may_repeat: Whether a later piece may contain these messages again.
+        damage: Unreadable parts of the store, whose messages are missing.
+    """
+
+    offsets: Offsets
+    due_ms: Offsets
+    topic_indexes: Offsets
+    keys: list[bytes]
+    cursor: str | None
+    may_repeat: bool = False
+    damage: list[str] = []
+
+
 class Decided(Struct):
     """Results of a decision about (n,) messages.
 
@@ -106,11 +143,14 @@ class PendingMessages(Protocol):
         """
         ...
 
-    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Yield the pending messages of a topic due in [from_ms, until_ms), in bounded pieces.
+    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+        """Return the next pending messages of a search; bounded work.
 
-        A piece without such messages is empty, so that the caller can yield to other requests.
-        Messages put after the first step are not included.
+        Args:
+            cursor: Cursor of the piece before; empty for the first one.
+        Raises:
+            ValueError: The text is not a cursor.
+            StoreError: The pending messages are not known.
         """
         ...
 

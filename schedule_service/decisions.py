@@ -16,7 +16,7 @@ store ignores these decisions: it delivers every message that is pending by its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,11 +27,14 @@ from delayed_delivery.pending import (
     Found,
     Hooks,
     Offsets,
+    PendingPiece,
+    PendingQuery,
     Position,
     Verdict,
     found_by_one,
     none_found,
 )
+from delayed_delivery.pending_search import piece_of
 from delayed_delivery.quarantine import NO_HOST, origin_of
 from delayed_delivery.records import add_message
 from delayed_delivery.redirected import without
@@ -148,29 +151,24 @@ class PendingLevels:
             messages.verdicts,
         )
 
-    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Yield the pending messages of a topic, at most PIECE_UNITS at a time."""
-        spans = [
-            (number, segment.appended, segment.end)
-            for number, level in list(self._service.levels.items())
-            for segment in level.cursor.segments
-        ]
-        for number, first, end in spans:
-            while first < end:
-                units = self._queues.units(number, first, min(PIECE_UNITS, end - first))
-                if not units.size:
-                    break
-                first += int(units.size)
-                rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
-                rows = rows[
-                    [self._is_pending(row) and self._has_target(row, topic) for row in rows]
-                ]
-                split = _Split(1)
-                self._classify(rows, np.zeros(rows.size, np.int64), split)
-                yield split.found().within(from_ms, until_ms)
+    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+        """Return the next pending messages of a search, level by level."""
+        number, _, offset = (cursor or "0.0").partition(".")
+        pending, following = self._walk((int(number), int(offset)), query.count_max)
+        pending = pending.within(query.from_ms, query.until_ms)
+        return piece_of(
+            self._store,
+            query,
+            pending.offsets,
+            pending.due_ms,
+            None if following is None else f"{following[0]}.{following[1]}",
+        )
 
     def walk(self, position: Position) -> tuple[Found, Position | None]:
         """Return the pending messages of the next piece: part n is level n."""
+        return self._walk(position, WALK_UNITS)
+
+    def _walk(self, position: Position, units_max: int) -> tuple[Found, Position | None]:
         number, offset = position
         levels = self._service.levels
         level = levels.get(number)
@@ -179,7 +177,7 @@ class PendingLevels:
             following = min((other for other in levels if other > number), default=0)
             return none_found(1), (following, 0) if following else None
         first = max(offset, ahead[0].appended)
-        units = self._queues.units(number, first, min(WALK_UNITS, ahead[0].end - first))
+        units = self._queues.units(number, first, min(units_max, ahead[0].end - first))
         if not units.size:
             return none_found(1), (number, ahead[0].end)
         settled = level.cursor.settled_in(first, int(units.size))

@@ -230,6 +230,15 @@ def assign(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
         yield _on_topic(assignment.topic, Action.SUB)
 
 
+def decide_hits(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
+    """Yield the topic of a bulk decision, or the cluster if it has none."""
+    topic = fields.get("topic")
+    resource = (
+        Resource(ResourceType.CLUSTER, cluster) if topic is None else Resource.of_topic(topic)
+    )
+    yield Access(resource, (Action.UPDATE,))
+
+
 def decide(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the topics that a body selects, or the cluster if it has none."""
     selection = decoded(body, DecisionBody)

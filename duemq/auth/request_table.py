@@ -168,6 +168,15 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _own(RequestCode.MOVE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
         _own(RequestCode.FIRE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
     ),
+    "duemq.messages.pending_hits": (
+        _own(
+            RequestCode.SEARCH_PENDING,
+            Rule(Action.GET, (TOPIC,), cluster=True),
+            ADMIN,
+            needs_kernels=True,
+        ),
+        _own(RequestCode.DECIDE_HITS, accesses.decide_hits, ADMIN, needs_kernels=True),
+    ),
     "duemq.messages.pending_pages": (
         _own(RequestCode.READ_PENDING, Action.GET, ADMIN, needs_kernels=True),
     ),

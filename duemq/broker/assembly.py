@@ -28,6 +28,7 @@ from duemq.auth.request_table import ROWS
 from duemq.broker.components import BrokerComponents, BrokerContext
 from duemq.messages.decide import DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
+from duemq.messages.pending_hits import PendingHitsProcessor
 from duemq.messages.pending_pages import PendingPagesProcessor
 from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
@@ -401,15 +402,18 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
             has_controller=context.membership is not None,
             has_accounts=context.access is not None and context.access.accounts is not None,
         ),
-        DecideProcessor(
-            store,
-            context.plugins.pending_messages,
-            parts.hooks,
-            context.clock,
-            parts.identity.broker_name,
-        ),
+        *_decisions(parts, context),
         PendingPagesProcessor(store, context.plugins.pending_messages),
     ]
+
+
+def _decisions(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
+    """Return the processors of decisions about pending messages."""
+    store, ports = parts.store, context.plugins.pending_messages
+    decisions = DecideProcessor(
+        store, ports, parts.hooks, context.clock, parts.identity.broker_name
+    )
+    return [decisions, PendingHitsProcessor(store, ports, decisions)]
 
 
 def _member_requests(parts: BrokerComponents, context: BrokerContext) -> Processor:

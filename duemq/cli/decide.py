@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
-from duemq.cli.output import plural, print_json, print_table
+from duemq.cli.output import is_live, plural, print_json, print_table, progress_bars
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.net.decisions import DecisionResult
 from duemq_common.errors import UsageError
@@ -28,7 +30,7 @@ def decide_and_show(
     *,
     dry_run: bool,
     confirmed: bool = True,
-    **more: object,
+    **more: Any,
 ) -> None:
     """Send a decision, print the result for each name, and exit.
 
@@ -47,8 +49,12 @@ def decide_and_show(
             tls=target.tls_context(),
             credentials=target.credentials(),
         )
-        async with decisions:
-            return await decisions.decide(action, selection, dry_run=dry_run, **more)
+        with progress_bars(shown=is_live() and not target.as_json) as show:
+            progress = partial(show, action)
+            async with decisions:
+                return await decisions.decide(
+                    action, selection, dry_run=dry_run, progress=progress, **more
+                )
 
     if not (confirmed or dry_run or selection.ids or selection.keys or selection.handles):
         _confirm(action, selection.topic, lambda: asyncio.run(run(True)))

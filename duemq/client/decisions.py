@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from duemq.client.bulk_decisions import PendingSearch, Progress, SearchDecision
 from duemq.client.errors import Unsupported
 from duemq.client.message import MILLISECOND, milliseconds
 from duemq.client.role import ClientRole
@@ -41,7 +42,8 @@ class MessageSelection:
         ids: Unique keys or offset message ids.
         keys: Values of KEYS.
         handles: Recall handles.
-        topic: Topic of ids and keys; alone, it selects all pending messages of the topic.
+        topic: Topic of ids and keys; alone, it selects all pending messages of the topic, which
+            are decided on page by page.
         from_ms, until_ms: Only messages due in [from_ms, until_ms).
     """
 
@@ -115,9 +117,26 @@ class PendingDecisions(ClientRole):
         return await self.decide("fire", MessageSelection(**selection), dry_run=dry_run)
 
     async def decide(
-        self, action: str, selection: MessageSelection, **more: object
+        self,
+        action: str,
+        selection: MessageSelection,
+        *,
+        progress: Progress | None = None,
+        **more: Any,
     ) -> list[DecisionResult]:
-        """Send the request to every broker; return one result for each name, in order."""
+        """Send the request to every broker; return one result for each name, in order.
+
+        Args:
+            progress: Called while all messages of a topic are decided on.
+        """
+        if selection.topic and not (selection.ids or selection.keys or selection.handles):
+            search = PendingSearch(
+                topic=selection.topic, from_ms=selection.from_ms, until_ms=selection.until_ms
+            )
+            decision = SearchDecision(
+                client=self.client, action=action, search=search, progress=progress, **more
+            )
+            return [await decision.run()]
         brokers = await self.client.masters()
         results: list[DecisionResult] = []
         for request in selection.requests(**more):

@@ -1,4 +1,4 @@
-"""Bulk decisions in progress: lists the hits of searches, and decides on them in batches."""
+"""Bulk decisions in progress: lists the hits of searches, and decides on them page by page."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from duemq.client.decisions import MessageSelection
+from duemq.client.bulk_decisions import BulkDecisions, PendingSearch
 from duemq.client.errors import ClientError
-from duemq.console.bulk_job import ACTIVE, BulkJob, ItemList, TimerSearch
-from duemq.http.endpoints import JsonObject
+from duemq.console.bulk_job import ACTIVE, NO_RESPONSE, BulkJob, JobPage
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
-from duemq.net.decisions import DecisionResult
 from duemq_common.errors import RequestError
 
 log = logging.getLogger(__name__)
-ITEMS_MAX: Final = 1_000_000  # messages of one job; an item takes about 50 bytes
+ITEMS_MAX: Final = 1_000_000  # messages of one job; an item takes about 60 bytes
 ITEMS_TOTAL_MAX: Final = 2_000_000  # messages of all jobs; the oldest ended ones are removed
 JOBS_MAX: Final = 32
 ACTIVE_MAX: Final = 2  # jobs that list or decide at the same time
 READY_S: Final = 15 * 60.0  # time for the confirmation
-LIST_VIEW: Final = "timer_store.list"
-KEY_COUNT: Final = 1_000  # messages with one key that a broker lists; there is no next page
-LIST_COUNT: Final = 500  # messages of one request; the broker reads their records in one turn
-BATCH: Final = 2_000  # decisions of one request
-CANCELLED_BEFORE: Final = "the message was cancelled before"
 
 
 class BulkJobs:
@@ -66,7 +59,7 @@ class BulkJobs:
         session: AccountSession,
         account: str,
         action: str,
-        search: TimerSearch,
+        search: PendingSearch,
         deliver_ms: int | None,
     ) -> BulkJob:
         """Begin to list the hits of a search.
@@ -152,87 +145,37 @@ class BulkJobs:
         job.task = asyncio.create_task(run(), name="bulk decision")
 
     async def _list(self, session: AccountSession, job: BulkJob) -> None:
-        """List the hits of the search, broker by broker."""
-        search = job.search
-        fields: dict[str, object] = {
-            "topic": search.topic,
-            "key": search.key,
-            "from_ms": search.from_ms,
-            "to_ms": search.until_ms,
-            "limit": KEY_COUNT if search.key else LIST_COUNT,
-        }
-        for _, address in await session.masters():
-            cursor: str | None = ""
-            while cursor is not None and not job.stopped_by:
-                page: JsonObject = await session.admin.view(
-                    address, LIST_VIEW, **fields, cursor=cursor
-                )
-                for timer in page["timers"]:
-                    job.add(timer.get("topic"), timer.get("unique_key"), timer["due_ms"])
-                job.damage += page["damage"]
-                cursor = page["cursor"]
-                if job.total > ITEMS_MAX:
-                    job.fail(f"the search has more than {ITEMS_MAX:,} hits: give a shorter range")
-                    job.lists.clear()
-                    return
-        if search.key:
-            await _check_key(session, job)
-        if job.state == "listing":
-            job.state = "stopped" if job.stopped_by else "ready"
+        """List the hits of the search."""
+        async for page, hits in BulkDecisions(session.client).search(job.search):
+            job.add(page, hits)
+            if job.total > ITEMS_MAX:
+                job.fail(f"the search has more than {ITEMS_MAX:,} hits: give a shorter range")
+                job.pages.clear()
+                job.topics.clear()
+                job.counts.clear()
+                return
+            if job.stopped_by:
+                break
+        job.state = "stopped" if job.stopped_by else "ready"
         job.prepared_s = self._now_s()
 
     async def _decide(self, session: AccountSession, job: BulkJob) -> None:
-        """Decide on the listed messages, batch by batch."""
-        for topic, items in job.lists.items():
-            for first in range(0, len(items), BATCH):
-                if job.stopped_by:
-                    job.state = "stopped"
-                    return
-                await decide_batch(session, job, topic, items, first)
+        """Decide on the listed messages, page by page."""
+        for one in job.pages:
+            if job.stopped_by:
+                job.state = "stopped"
+                return
+            await decide_page(session, job, one)
         job.state = "done"
 
 
-async def _check_key(session: AccountSession, job: BulkJob) -> None:
-    """Fail if the brokers have more messages with the key than they list."""
-    search = job.search
-    for topic, items in job.lists.items():
-        selection = MessageSelection(
-            keys=[search.key], topic=topic, from_ms=search.from_ms, until_ms=search.until_ms
-        )
-        [result] = await session.decisions.decide(job.action, selection, dry_run=True, **job.move())
-        if result.messages + result.refused > len(items):
-            job.fail(
-                f"topic {topic} has {result.messages + result.refused:,} pending messages with the "
-                f"key, of which {len(items):,} are listed: give the topic and a range instead"
-            )
-
-
-async def decide_batch(
-    session: AccountSession, job: BulkJob, topic: str, items: ItemList, first: int
-) -> None:
-    """Decide on the messages of a topic from a position on, and set their results."""
-    indexes = range(first, min(first + BATCH, len(items)))
-    names = [items.name(index) for index in indexes]
-    due_ms = items.due_ms[indexes.start : indexes.stop]
-    selection = MessageSelection(
-        ids=list(dict.fromkeys(names)),
-        topic=topic,
-        from_ms=min(due_ms),
-        until_ms=max(due_ms) + 1,
-    )
+async def decide_page(session: AccountSession, job: BulkJob, one: JobPage) -> None:
+    """Decide on the messages of a page, and set their results."""
     try:
-        results = await session.decisions.decide(job.action, selection, dry_run=False, **job.move())
-    except BaseException:
-        for index in indexes:  # a broker may have decided before the request failed
-            job.set_result(items, index, "no_response")
+        result = await BulkDecisions(session.client).decide(
+            one.page, job.action, job.search, deliver_ms=job.deliver_ms
+        )
+    except BaseException:  # the broker may have decided before the request failed
+        job.set_results(one, bytes([NO_RESPONSE]) * one.page.count, {})
         raise
-    by_name = {one.name: one for one in results}
-    for index, name in zip(indexes, names, strict=True):
-        job.set_result(items, index, verdict_of(by_name[name]), by_name[name].remark)
-
-
-def verdict_of(result: DecisionResult) -> str:
-    """Return the verdict of an item; a message that was cancelled before is one of its own."""
-    if not result.messages and result.remark == CANCELLED_BEFORE:
-        return "before"
-    return result.verdict.replace(" ", "_")
+    job.set_results(one, result.verdicts, result.remarks)

@@ -1,11 +1,11 @@
-"""Bulk decisions: one decision about all timers that a search has found, in two steps.
+"""Bulk decisions: one decision about all pending messages that a search has found, in two steps.
 
     listing --> ready --confirmed--> running --> done
        |          |                     |-----> stopped
        +----------+---------------------+-----> failed
 
-The first step lists the hits. The second one decides on exactly these messages, by their unique
-ids and in batches, so a message that was sent after the confirmation is not touched. A message
+The first step lists the hits, of levels and timers. The second one decides on exactly these
+messages, page by page, so a message that was sent after the confirmation is not touched. A message
 that another operator has decided on meanwhile, or whose due time has left the search's range, has a
 result that says so. Jobs are in memory; the log of the broker has the decisions themselves.
 """
@@ -13,71 +13,49 @@ result that says so. Jobs are in memory; the log of the broker has the decisions
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-REMARKS_MAX: Final = 255
+from duemq.client.bulk_decisions import HitPage, PendingSearch
+from duemq.net.pending_hits import PendingHits
 
 VERDICTS: Final = (
-    "open",
     "done",
     "before",
     "already_delivered",
     "unknown",
     "refused",
+    "open",
     "no_response",
 )
-"""Results of an item: not decided on yet; done; cancelled before; delivered; not pending in the
-range of the search; refused; the request failed, so the decision may have been made or not."""
-CODES: Final = {verdict: code for code, verdict in enumerate(VERDICTS)}
-OPEN: Final = CODES["open"]
+"""Results of an item: those of `delayed_delivery.pending.Verdict` by their numbers; not decided on
+yet; the request failed, so the decision may have been made or not."""
+OPEN, NO_RESPONSE = VERDICTS.index("open"), VERDICTS.index("no_response")
 ACTIVE: Final = ("listing", "running")
 
 
 @dataclass(slots=True)
-class ItemList:
-    """Messages of one topic in order of their due times, as compact columns.
+class JobPage:
+    """Hits of one page, and their results.
 
     Attributes:
-        ends: End of each name in `names`.
-        verdicts: Index in `VERDICTS`.
-        remark_indexes: Index in the job's remarks.
+        verdicts: Index in `VERDICTS` of each hit.
     """
 
-    names: bytearray = field(default_factory=bytearray)
-    ends: array[int] = field(default_factory=lambda: array("Q"))
-    due_ms: array[int] = field(default_factory=lambda: array("q"))
-    verdicts: bytearray = field(default_factory=bytearray)
-    remark_indexes: bytearray = field(default_factory=bytearray)
-
-    def __len__(self) -> int:
-        return len(self.due_ms)
-
-    def add(self, name: str, due_ms: int) -> None:
-        """Append a message."""
-        self.names += name.encode("utf-8", "surrogatepass")
-        self.ends.append(len(self.names))
-        self.due_ms.append(due_ms)
-        self.verdicts.append(OPEN)
-        self.remark_indexes.append(0)
-
-    def name(self, index: int) -> str:
-        """Return the unique id of a message."""
-        first = self.ends[index - 1] if index else 0
-        return self.names[first : self.ends[index]].decode("utf-8", "surrogatepass")
+    page: HitPage
+    verdicts: bytes
+    remarks: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSearch:
-    """Search whose hits a job decides on; empty texts: any."""
+@dataclass(slots=True)
+class TopicHits:
+    """Number of hits of one topic, and their earliest and latest due times."""
 
-    topic: str
-    key: str
-    from_ms: int
-    until_ms: int
+    count: int
+    first_ms: int
+    last_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +76,27 @@ class BulkJob:
     Attributes:
         account: Access key of the login that prepared it; only this account can start it.
         deliver_ms: New due time of a move; None for other actions.
-        lists: Messages by topic.
+        pages: Hits, in the order of the brokers' lists.
+        topics: Facts about the hits by topic.
         nameless: Hits without an id or with an unreadable record, which the job cannot decide on.
         counts: Number of items by verdict.
         damage: Unreadable parts of the timer log, whose messages the list does not have.
-        remarks: Distinct remarks of items; the first one is empty.
         started_ms, ended_ms: Times of the start and the end of the decisions; 0: not yet.
     """
 
     id: str
     account: str
     action: str
-    search: TimerSearch
+    search: PendingSearch
     deliver_ms: int | None
     prepared_ms: int
     prepared_s: float
     state: str = "listing"
-    lists: dict[str, ItemList] = field(default_factory=dict)
+    pages: list[JobPage] = field(default_factory=list)
+    topics: dict[str, TopicHits] = field(default_factory=dict)
     nameless: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     damage: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=lambda: [""])
     failure: str = ""
     stopped_by: str = ""
     started_ms: int = 0
@@ -128,53 +106,63 @@ class BulkJob:
     @property
     def total(self) -> int:
         """Number of messages."""
-        return sum(map(len, self.lists.values()))
+        return self.counts.total()
 
     @property
     def decided(self) -> int:
         """Number of messages with a result."""
-        return sum(self.counts.values()) - self.counts["open"]
+        return self.counts.total() - self.counts["open"]
 
     def items(self, verdict: str = "", first: int = 0) -> Iterator[tuple[int, BulkItem]]:
         """Yield position and message, of one verdict if it is given, from a position on."""
-        code, base = CODES[verdict] if verdict else -1, 0
-        for topic, items in self.lists.items():
-            index = max(first - base, 0)
-            while index < len(items):
-                if code >= 0:
-                    index = items.verdicts.find(code, index)
-                    if index < 0:
-                        break
-                result = VERDICTS[items.verdicts[index]]
-                remark = self.remarks[items.remark_indexes[index]]
-                one = BulkItem(topic, items.name(index), items.due_ms[index], result, remark)
-                yield base + index, one
-                index += 1
-            base += len(items)
+        code, base = VERDICTS.index(verdict) if verdict else -1, 0
+        for one in self.pages:
+            end = base + one.page.count
+            if end > first and (code < 0 or code in one.verdicts):
+                hits = one.page.hits()
+                for index in range(max(first - base, 0), one.page.count):
+                    if code < 0 or one.verdicts[index] == code:
+                        yield base + index, _item(one, hits, index)
+            base = end
 
-    def add(self, topic: str | None, name: str | None, due_ms: int | None) -> None:
-        """Add a hit; one without topic, id or due time is only counted."""
-        if not topic or not name or due_ms is None:
-            self.nameless += 1
+    def add(self, page: HitPage, hits: PendingHits) -> None:
+        """Add a page of hits."""
+        self.nameless += hits.nameless
+        self.damage += hits.damage
+        if not page.count:
             return
-        self.lists.setdefault(topic, ItemList()).add(name, due_ms)
-        self.counts["open"] += 1
-
-    def move(self) -> dict[str, object]:
-        """Return the new due time as an argument of decisions; nothing for other actions."""
-        return {} if self.deliver_ms is None else {"deliver_ms": self.deliver_ms}
+        self.pages.append(JobPage(page, bytes([OPEN]) * page.count))
+        self.counts["open"] += page.count
+        for index, name in enumerate(hits.topics):
+            due_ms = hits.due_ms
+            if len(hits.topics) > 1:
+                pairs = zip(hits.topic_indexes, hits.due_ms, strict=True)
+                due_ms = [due for topic, due in pairs if topic == index]
+            if not due_ms:
+                continue
+            first_ms, last_ms = min(due_ms), max(due_ms)
+            topic = self.topics.setdefault(name, TopicHits(0, first_ms, last_ms))
+            topic.count += len(due_ms)
+            topic.first_ms = min(topic.first_ms, first_ms)
+            topic.last_ms = max(topic.last_ms, last_ms)
 
     def fail(self, reason: str) -> None:
         """End the job."""
         self.state, self.failure = "failed", reason
 
-    def set_result(self, items: ItemList, index: int, verdict: str, remark: str = "") -> None:
-        """Set the result of a message."""
-        items.verdicts[index] = CODES[verdict]
-        if remark:
-            if remark not in self.remarks and len(self.remarks) <= REMARKS_MAX:
-                self.remarks.append(remark)
-            position = self.remarks.index(remark) if remark in self.remarks else 0
-            items.remark_indexes[index] = position
-        self.counts["open"] -= 1
-        self.counts[verdict] += 1
+    def set_results(self, one: JobPage, verdicts: bytes, remarks: dict[int, str]) -> None:
+        """Set the results of a page."""
+        one.verdicts, one.remarks = verdicts, remarks
+        self.counts["open"] -= len(verdicts)
+        for code, count in Counter(verdicts).items():
+            self.counts[VERDICTS[code]] += count
+
+
+def _item(one: JobPage, hits: PendingHits, index: int) -> BulkItem:
+    return BulkItem(
+        hits.topics[hits.topic_indexes[index]],
+        hits.keys[index].decode("utf-8", "surrogatepass"),
+        hits.due_ms[index],
+        VERDICTS[one.verdicts[index]],
+        one.remarks.get(index, ""),
+    )

@@ -1,6 +1,6 @@
 """Decision requests about pending messages: cancel (9011), move (9012), fire (9013).
 
-    body      JSON: messages (ids, keys, handles, topic), new due time, dry_run
+    body      JSON: messages (ids, keys, handles), new due time, dry_run
         response  0 + JSON: one result for each name, in the order of the request
 
 The plugins with pending messages are called one after the other, timers first. The processor
@@ -76,9 +76,9 @@ class DecideProcessor:
         broker_name: str,
     ) -> None:
         self.store, self.ports, self._hooks = store, ports, hooks
-        self._clock, self.broker_name = clock, broker_name
+        self.clock, self.broker_name = clock, broker_name
         self.turn = asyncio.Lock()
-        self.waiting: dict[Hashable, _Job] = {}
+        self.waiting: dict[Hashable, DecisionJob] = {}
 
     def handlers(self) -> dict[int, RequestHandler]:
         return dict.fromkeys(ACTIONS, self.decide)
@@ -91,7 +91,7 @@ class DecideProcessor:
                 decisions were not confirmed in time.
         """
         command = _parse(request)
-        own = _Job(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
+        own = DecisionJob(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
         job, index = self._join(own, request.peer)
         try:
             results = await (job.run() if job.task is None else job.task)
@@ -112,7 +112,7 @@ class DecideProcessor:
             raise not_confirmed(f"{count} messages were decided on", missing)
         return Response(body=msgspec.json.encode(DecisionResponse(results, command.dry_run)))
 
-    def _join(self, own: _Job, peer: Peer | None) -> tuple[_Job, int]:
+    def _join(self, own: DecisionJob, peer: Peer | None) -> tuple[DecisionJob, int]:
         """Return the job that runs a request, and the index of the request's only name in it.
 
         A request with several names, or with a handle, is a job of its own.
@@ -125,7 +125,7 @@ class DecideProcessor:
         [name] = names = command.keys or command.ids
         job = self.waiting.get(key)
         if job is None or name in job.shared_names or len(job.shared_names) == BATCH_MESSAGES:
-            job = self.waiting[key] = _Job(self, own.action, alike, own.due_ms, key)
+            job = self.waiting[key] = DecisionJob(self, own.action, alike, own.due_ms, key)
             job.task = asyncio.create_task(job.run(), name="decisions")
         names = job.command.keys if command.keys else job.command.ids
         names.append(name)
@@ -140,10 +140,23 @@ class DecideProcessor:
             raise _illegal("a move needs either deliver_ms or delay_ms")
         due_ms = command.deliver_ms or 0
         if command.delay_ms is not None:
-            due_ms = self._clock.now_ms() + command.delay_ms
+            due_ms = self.clock.now_ms() + command.delay_ms
         if not 0 <= due_ms < TIME_MS_MAX:
             raise _illegal(f"{due_ms} is not a time in ms since 1970")
         return due_ms
+
+    def apply(self, port: PendingMessages, action: str, offsets: Offsets, due_ms: int) -> Decided:
+        """Cancel, move or fire the messages of a component.
+
+        Args:
+            due_ms: New due time of a move in ms since the epoch.
+        """
+        if action == "cancel":
+            return port.cancel(offsets)
+        if action == "fire":
+            return port.fire(offsets)
+        times = np.full(offsets.size, due_ms, np.int64)
+        return port.move(offsets, times, self.run_hooks)
 
     def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
         """Run the put hooks that concern a batch."""
@@ -153,7 +166,7 @@ class DecideProcessor:
 
     def move_fault(self, due_ms: int) -> str:
         """Return why no message can be moved to a due time; empty: the put hooks accept it."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if due_ms <= now_ms:
             return ""
         probe = PutBatch(1)
@@ -172,7 +185,7 @@ class DecideProcessor:
         return "" if is_possible else probe.remarks.get(0, "the due time is refused")
 
 
-class _Job:
+class DecisionJob:
     """Execution of one request, or of requests that share a batch.
 
     Args:
@@ -199,7 +212,7 @@ class _Job:
         self.log_end = self.decided_count = 0
 
     async def run(self) -> list[DecisionResult]:
-        """Return a result for each name, or for the topic."""
+        """Return a result for each name."""
         command = self.command
         results: list[DecisionResult] = []
         for names, find in ((command.ids, _by_id), (command.keys, _by_key)):
@@ -213,8 +226,6 @@ class _Job:
             async with self._owner.turn:
                 await asyncio.sleep(0)
                 results.append(await self._handle(handle))
-        if command.topic and not (command.ids or command.keys or command.handles):
-            results.append(await self._topic(command.topic))
         return results
 
     async def _names(self, names: list[str], topic: str, find: Finder) -> list[DecisionResult]:
@@ -245,19 +256,6 @@ class _Job:
         [result] = await self._names([handle.unique_id], handle.topic, _by_unique)
         result.name = text
         return result
-
-    async def _topic(self, topic: str) -> DecisionResult:
-        """Decide on all pending messages of a topic."""
-        tally = DecisionTally(topic)
-        for port in self._owner.ports():
-            for pending in port.by_topic(topic, self.command.from_ms, self.command.until_ms):
-                async with self._owner.turn:
-                    await asyncio.sleep(0)
-                    if pending.offsets.size:
-                        tally.not_pending = Verdict.DONE
-                    name_indexes = np.zeros(pending.offsets.size, np.int64)
-                    await self._decide(port, pending.offsets, pending.due_ms, name_indexes, [tally])
-        return self._result(tally)
 
     async def _decide(
         self,
@@ -317,12 +315,7 @@ class _Job:
                 unresolved = np.setdiff1d(unresolved, position)
 
     def _apply(self, port: PendingMessages, offsets: Offsets) -> Decided:
-        if self.action == "cancel":
-            return port.cancel(offsets)
-        if self.action == "fire":
-            return port.fire(offsets)
-        times = np.full(offsets.size, self.due_ms, np.int64)
-        return port.move(offsets, times, self._owner.run_hooks)
+        return self._owner.apply(port, self.action, offsets, self.due_ms)
 
 
 NO_RECORD = "it was never pending here, or retention has removed the record of its delivery"
@@ -407,8 +400,8 @@ def _parse(request: Request) -> DecisionRequest:
     names = len(command.ids) + len(command.keys) + len(command.handles)
     if names > NAMES_MAX:
         raise _illegal(f"{names} names in one request; the maximum is {NAMES_MAX}")
-    if not names and not command.topic:
-        raise _illegal("no messages selected: give ids, keys, handles or topic")
+    if not names:
+        raise _illegal("no messages selected: give ids, keys or handles")
     return command
 
 

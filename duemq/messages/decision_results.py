@@ -16,6 +16,7 @@ TEXTS: Final = {
     Verdict.UNKNOWN: "unknown",
     Verdict.REFUSED: "refused",
 }
+VERDICTS: Final = {text: verdict for verdict, text in TEXTS.items()}
 CANCELLED_BEFORE = "the message was cancelled before"
 OTHER_NAME = "decided under another name of this request"
 
@@ -23,6 +24,13 @@ OTHER_NAME = "decided under another name of this request"
 def text_of(verdict: Verdict) -> str:
     """Return the text of a verdict in a response."""
     return TEXTS[verdict]
+
+
+def verdict_of(result: DecisionResult) -> Verdict:
+    """Return the verdict of a result; of a message that was cancelled before, CANCELLED."""
+    if not result.messages and result.remark == CANCELLED_BEFORE:
+        return Verdict.CANCELLED
+    return VERDICTS[result.verdict]
 
 
 class DecisionTally(Struct):

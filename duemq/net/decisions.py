@@ -23,8 +23,7 @@ class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         handles: Recall handles from the responses to sends.
-        topic: Topic of the ids or keys. Without ids, keys and handles, all pending messages of the
-            topic are selected.
+        topic: Topic of the ids or keys; empty: any.
         from_ms, until_ms: Only messages due in [from_ms, until_ms) are selected.
         deliver_ms, delay_ms: New due time of a move in ms: since the epoch, or from now.
         dry_run: Whether to report the results without storing decisions.

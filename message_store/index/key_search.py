@@ -320,3 +320,29 @@ def frames(store: IndexedLog, offsets: Offsets) -> Rows:
             kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, part)
             rows[order[low:high]] = part
     return rows
+
+
+def owners(store: IndexedLog, offsets: Offsets) -> tuple[Offsets, list[bytes]]:
+    """Return topic index and unique key of the records at log offsets.
+
+    Returns:
+        (n,) i8 index of the topic that each record is for, -1 if it is not known or there is no
+        record; the unique keys, empty without one.
+    """
+    topic_indexes, keys = np.full(offsets.size, -1, np.int64), [b""] * offsets.size
+    scratch = np.zeros(1, layout.SCANNED)
+    order = np.argsort(offsets, kind="stable")
+    ranked = offsets[order]
+    for file in list(store.log.files):
+        low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
+        if low == high:
+            continue
+        part, bounds = np.empty(high - low, np.int64), np.empty((high - low, 2), np.int64)
+        span = (file.base, min(file.size, store.log.end - file.base))
+        arrays = store.topics.arrays
+        kernels.owners_at(file.data, span, ranked[low:high], arrays, scratch, part, bounds)
+        topic_indexes[order[low:high]] = part
+        data = file.data.data
+        for index, (start, end) in zip(order[low:high].tolist(), bounds.tolist(), strict=True):
+            keys[index] = bytes(data[start:end])
+    return topic_indexes, keys

@@ -4,6 +4,7 @@ hash_keys    compute hashes of keys, as in index files
 find_many    find candidates for many hashes in one index file
 match_keys   select candidates that are records of the topic and have the key itself
 frames_at    read the columns of the records at log offsets
+owners_at    find topic and unique key of the records at log offsets
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from message_store.kernels.index import (
 )
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, has_name
-from message_store.kernels.properties import equals, find_byte, java_hash_on
+from message_store.kernels.properties import equals, find_byte, find_value, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import KEY_END
@@ -32,6 +33,7 @@ from message_store.queues.topic_table import TopicArrays
 Rows = npt.NDArray[Any]
 NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2
 UNIQ_BYTES, KEYS_BYTES = UNIQ_NAME.size, KEYS_NAME.size
+REAL_TOPIC = np.frombuffer(b"REAL_TOPIC", np.uint8).copy()
 
 
 class QueryKeys(NamedTuple):
@@ -159,3 +161,41 @@ def frames_at(data: Bytes, span: Any, offsets: Any, arrays: TopicArrays, frames:
             continue
         start = pos + frame["topic_pos"]
         frame["topic_index"] = find_topic(data, start, frame["topic_len"], arrays)
+
+
+@kernel
+def owners_at(
+    data: Bytes,
+    span: Any,
+    offsets: Any,
+    arrays: TopicArrays,
+    frames: Rows,
+    topic_indexes: Any,
+    keys: Any,
+) -> None:
+    """Find the topic that each record is for, and its unique key.
+
+    Args:
+        data, span, offsets: See `frames_at`.
+        frames: (1,) layout.SCANNED, scratch.
+        topic_indexes: (n,) i8 out: index of REAL_TOPIC, or else of the record's topic; -1 without a
+            record, or if the topic is not known.
+        keys: (n, 2) i8 out: start and end of UNIQ_KEY in `data`; (0, 0) without one.
+    """
+    frame = frames[0]
+    for i in range(offsets.size):
+        topic_indexes[i], keys[i, 0], keys[i, 1] = -1, 0, 0
+        pos = np.int64(offsets[i] - span[0])
+        if pos < 0 or pos >= span[1]:
+            continue
+        if read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            continue
+        text, size = pos + frame["prop_pos"], frame["prop_len"]
+        topic = find_value(data, text, size, REAL_TOPIC)
+        if topic[0] < topic[1]:
+            topic_indexes[i] = find_topic(data, topic[0], topic[1] - topic[0], arrays)
+        else:
+            start = pos + frame["topic_pos"]
+            topic_indexes[i] = find_topic(data, start, frame["topic_len"], arrays)
+        unique = find_value(data, text, size, UNIQ_NAME)
+        keys[i, 0], keys[i, 1] = unique[0], unique[1]

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from delayed_delivery.pending import PendingPiece, PendingQuery
+
 
 def finish(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never waits for I/O; return its result."""
@@ -35,6 +37,17 @@ class Synchronous:
 
     def by_offset(self, *args: Any, **kwargs: Any) -> Any:
         return at_once(lambda: self._port.by_offset(*args, **kwargs))
+
+    def pieces(self, topic: str, from_ms: int = 0, until_ms: int = 1 << 60) -> list[PendingPiece]:
+        """Return the pieces of a search that have messages."""
+        pieces, cursor = [], ""
+        query = PendingQuery(topic=topic, from_ms=from_ms, until_ms=until_ms)
+        while True:
+            piece = self._port.search(query, cursor)
+            pieces += [piece] if piece.offsets.size else []
+            if piece.cursor is None:
+                return pieces
+            cursor = piece.cursor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 LIMIT_MAX: Final = 1_000
-LOOK_UNITS: Final = 16_384  # maximum units read in one call; a single slot may have more
+LOOK_UNITS: Final = 16_384  # maximum units read for a page of a list
 PART_ROWS: Final = 16_384  # units of a slot per part
 PART_ROWS_MIN: Final = 256
 KEY_RECORDS_MAX: Final = 1_000
@@ -168,12 +168,15 @@ def next_due_ms(timers: TimerStore) -> int | None:
 class Walk:
     """Walk of one call through stage and slots.
 
+    Args:
+        units_max: Maximum units to read; a single slot may have more.
     Attributes:
         next_cursor: Cursor for the next call, None at the end.
     """
 
-    def __init__(self, timers: TimerStore, query: Query) -> None:
+    def __init__(self, timers: TimerStore, query: Query, *, units_max: int | None = None) -> None:
         self._timers, self._query = timers, query
+        self._units_max = LOOK_UNITS if units_max is None else units_max
         self._window_ms = timers.config.window_ms
         self._precision_ms = timers.config.precision_ms
         self._at = query.cursor
@@ -189,7 +192,7 @@ class Walk:
         if self._at.lap == 0:
             self._take_staged()
         going = True
-        while going and self._left and self._looked_at < LOOK_UNITS:
+        while going and self._left and self._looked_at < self._units_max:
             slots = self._next_slots()
             if not slots.size:
                 going = self._next_lap()

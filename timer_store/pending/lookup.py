@@ -2,7 +2,7 @@
 
     log offset   of any record of the timer; copies of a moved timer are followed
     key          UNIQ_KEY or one of KEYS, from the key index of the timer topic
-    topic        from the timer queue, piece by piece
+    topic        from the wheel, piece by piece: `timer_store.pending.search`
 
 Timers that are no longer pending have a verdict. The marker of a cancel names its target as its
 origin and has the keys of it; markers of moves and fires have no keys. A marker without an origin,
@@ -12,7 +12,7 @@ in a store of an Apache broker, does not prove a cancel, so the delivery is look
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,8 @@ from delayed_delivery.pending import (
     Decided,
     Found,
     Hooks,
+    PendingPiece,
+    PendingQuery,
     Position,
     Verdict,
     found_by_one,
@@ -34,6 +36,7 @@ from timer_store import layout
 from timer_store.layout import Offsets, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.decisions import Decisions
+from timer_store.pending.search import search_timers
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -175,30 +178,9 @@ class PendingTimers:
         matches = await search(store, [topic], [key])
         return bool((frames(store, matches.offsets)["prepared_offset"] == origin).any())
 
-    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find the timers of a topic, piece by piece."""
-        timers = self._timers
-        index = timers.store.topics.find(topic)
-        offset, end = self.first_pending(), timers.fetch.bounds()[1]
-        while offset < end and index >= 0:
-            rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
-            is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
-            rows = rows[is_due_before & (rows["due_ms"] >= from_ms)]
-            rows = rows[self._decisions.is_pending(rows)]
-            yield found_by_one(rows["phys_offset"], rows["due_ms"])
-        yield from self._transferred_by_topic(index, from_ms, until_ms)
-
-    def _transferred_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find transferred level messages of a topic."""
-        transfers = self._timers.transfers
-        for level in list(transfers.owned.pieces):
-            for first, end in transfers.owned.ranges(level):
-                for start in range(first, end, PIECE_UNITS):
-                    rows, _ = transfers.owned_rows(level, start, min(start + PIECE_UNITS, end))
-                    is_due_before = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
-                    rows = rows[is_due_before & (rows["due_ms"] >= from_ms) & (index >= 0)]
-                    rows = rows[self._decisions.is_pending(rows)]
-                    yield found_by_one(rows["phys_offset"], rows["due_ms"])
+    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+        """Return the next pending timers of a search."""
+        return search_timers(self._timers, query, cursor)
 
     def walk(self, position: Position) -> tuple[Found, Position | None]:
         """Return the pending timers of the next piece: part 0 is the timer queue, n is level n."""

@@ -6,7 +6,7 @@ concern one is an error, because `unknown` or `already delivered` could be false
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +14,16 @@ import numpy.typing as npt
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import Ownership
-from delayed_delivery.pending import Decided, Found, Hooks, Position, Verdict, none_found
+from delayed_delivery.pending import (
+    Decided,
+    Found,
+    Hooks,
+    PendingPiece,
+    PendingQuery,
+    Position,
+    Verdict,
+    none_found,
+)
 from duemq_common.errors import StoreError
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned
@@ -87,13 +96,14 @@ class StoppedTimers:
         """Return -1 for each record."""
         return np.full(offsets.size, -1, np.int64)
 
-    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
+    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
         """Find nothing.
 
         Raises:
             StoreError: Always.
         """
-        raise StoreError(f"timers of {topic} may be pending, but {NOT_RUNNING}. {REMEDY}")
+        timers = f"timers of {query.topic}" if query.topic else "timers"
+        raise StoreError(f"{timers} may be pending, but {NOT_RUNNING}. {REMEDY}")
 
     def walk(self, position: Position) -> tuple[Found, Position | None]:
         """Find nothing.

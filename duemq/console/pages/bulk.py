@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlencode
 
+from duemq.client.bulk_decisions import PendingSearch
 from duemq.console.blocks import (
     Cell,
     Field,
@@ -21,7 +22,7 @@ from duemq.console.blocks import (
     Tiles,
 )
 from duemq.console.bulk import READY_S
-from duemq.console.bulk_job import ACTIVE, VERDICTS, BulkItem, BulkJob, TimerSearch
+from duemq.console.bulk_job import ACTIVE, VERDICTS, BulkItem, BulkJob
 from duemq.console.call import PageCall
 from duemq.console.pages.timers import message_link
 from duemq.console.rendering import time_of_ms
@@ -73,7 +74,7 @@ async def prepare(call: PageCall) -> PageContent:
     deliver_ms = call.time_ms("to", NO_TIME) if action == "move" else None
     if deliver_ms is not None and not 0 <= deliver_ms <= MS_MAX:
         raise invalid("the new due time is missing, or is not a time")
-    search = TimerSearch(topic, key, from_ms, until_ms)
+    search = PendingSearch(topic=topic, key=key, from_ms=from_ms, until_ms=until_ms)
     job = call.jobs.prepare(call.session, call.login.name, action, search, deliver_ms)
     return PageContent(Key("nav.bulk"), location=_path(job))
 
@@ -143,7 +144,7 @@ def _facts(call: PageCall, one: BulkJob) -> Tiles:
     return Tiles(tiles)
 
 
-def _search_text(call: PageCall, search: TimerSearch) -> str:
+def _search_text(call: PageCall, search: PendingSearch) -> str:
     parts = [text for text in (search.topic, search.key) if text]
     if search.from_ms:
         parts.append(f"≥ {time_of_ms(search.from_ms)}")
@@ -157,11 +158,11 @@ def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
     rows = [
         [
             Cell(topic),
-            Cell(len(items), "number"),
-            Cell(min(items.due_ms), "time"),
-            Cell(max(items.due_ms), "time"),
+            Cell(hits.count, "number"),
+            Cell(hits.first_ms, "time"),
+            Cell(hits.last_ms, "time"),
         ]
-        for topic, items in one.lists.items()
+        for topic, hits in one.topics.items()
     ]
     names = ("topic", "messages", "first_due", "last_due")
     blocks: list[object] = [

@@ -65,6 +65,7 @@ def test_what_is_requested(requests: list[Any], tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     action, named, more = requests[1]
     assert (action, list(named.ids), named.topic) == ("move", ["a", "b", "c"], "T")
+    assert callable(more.pop("progress"))
     assert more == {"dry_run": True, "deliver_ms": 1_700_000_000_000}
     assert "would move" in ran.stdout
 

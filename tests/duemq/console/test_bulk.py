@@ -10,17 +10,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
-from duemq.client.decisions import MessageSelection
+from duemq.client.bulk_decisions import HitPage, PendingSearch
 from duemq.client.errors import Unreachable
 from duemq.console import bulk
 from duemq.console.bulk import BulkJobs
-from duemq.console.bulk_job import BulkJob, TimerSearch
+from duemq.console.bulk_job import BulkJob
 from duemq.http.problems import Problem
-from duemq.net.decisions import TIME_MS_MAX, DecisionResult
+from duemq.net.codes import RequestCode
+from duemq.net.pending_hits import HitDecision, HitVerdicts, PendingHits
+from duemq_common.request import Response
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
     OPERATOR,
@@ -35,7 +38,6 @@ from tests.support.accounts import ROOT
 MESSAGES = 25
 LATER = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%S")
 POLLS_MAX = 2_000
-EVERY = TimerSearch("", "", 0, TIME_MS_MAX)
 
 
 async def prepared(broker: Broker) -> None:
@@ -155,25 +157,23 @@ def test_viewers_and_forged_forms_prepare_nothing(accounts: Served) -> None:
 
 
 class FakeBroker:
-    """Session, admin and decisions of one broker in memory.
+    """Session and client of one broker in memory, which returns pages of three hits.
 
     Attributes:
         requested: Set at the first decision.
         gate: Holds each decision until it is set.
-        failing: Number of the request that fails; 0: none.
-        with_key: Number of pending messages with any key.
+        failing: Number of the decision that fails; 0: none.
+        nameless: Number of hits without an id on each page.
     """
 
     def __init__(self, count: int) -> None:
-        self.timers = [
-            {"topic": "T", "unique_key": f"id{n}", "due_ms": 1_000 + n} for n in range(count)
-        ]
+        self.count = count
         self.gate = asyncio.Event()
         self.gate.set()
         self.requested = asyncio.Event()
-        self.requests: list[MessageSelection] = []
-        self.failing, self.with_key = 0, count
-        self.admin = self.decisions = self
+        self.decisions: list[HitDecision] = []
+        self.failing = self.nameless = 0
+        self.client, self.broker = self, "address"
 
     def __enter__(self) -> None: ...
 
@@ -182,23 +182,31 @@ class FakeBroker:
     async def masters(self) -> list[tuple[str, str]]:
         return [("b", "address")]
 
-    async def view(self, address: str, name: str, **fields: Any) -> Mapping[str, Any]:
-        first = int(fields["cursor"] or 0)
-        end = first + fields["limit"]
-        cursor = str(end) if end < len(self.timers) else None
-        return {"timers": self.timers[first:end], "cursor": cursor, "damage": []}
-
-    async def decide(
-        self, action: str, selection: MessageSelection, **more: object
-    ) -> list[DecisionResult]:
-        if selection.keys:
-            return [DecisionResult(selection.keys[0], "done", self.with_key)]
-        self.requests.append(selection)
+    async def call(
+        self, address: str, code: int, fields: Mapping[str, Any], body: bytes = b"", **more: object
+    ) -> Response:
+        if code == RequestCode.SEARCH_PENDING:
+            return Response(body=msgspec.msgpack.encode(self.page(int(fields["cursor"] or 0))))
+        self.decisions.append(msgspec.msgpack.decode(body, type=HitDecision))
         self.requested.set()
         await self.gate.wait()
-        if len(self.requests) == self.failing:
+        if len(self.decisions) == self.failing:
             raise Unreachable("address", "gone")
-        return [DecisionResult(name, "done", 1) for name in selection.ids]
+        count = len(self.decisions[-1].keys)
+        verdicts = HitVerdicts(verdicts=bytes(count), remarks={0: "a remark"})
+        return Response(body=msgspec.msgpack.encode(verdicts))
+
+    def page(self, first: int) -> PendingHits:
+        numbers = range(first, min(first + 3, self.count))
+        return PendingHits(
+            topics=["T", "U"],
+            topic_indexes=[number % 2 for number in numbers],
+            keys=[b"id%d" % number for number in numbers],
+            offsets=list(numbers),
+            due_ms=[1_000 + number for number in numbers],
+            cursor=str(numbers.stop) if numbers.stop < self.count else None,
+            nameless=self.nameless,
+        )
 
 
 def jobs_at(times: list[float]) -> BulkJobs:
@@ -208,15 +216,14 @@ def jobs_at(times: list[float]) -> BulkJobs:
 
 async def ready(jobs: BulkJobs, broker: Any, account: str = "a") -> BulkJob:
     """Return a job with all messages of a broker."""
-    job = jobs.prepare(broker, account, "cancel", EVERY, None)
+    job = jobs.prepare(broker, account, "cancel", PendingSearch(), None)
     assert job.task is not None
     await job.task
     return job
 
 
-def test_a_stop_ends_after_the_batch_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_after_the_request_in_progress() -> None:
     async def main() -> None:
-        monkeypatch.setattr(bulk, "BATCH", 3)
         jobs, broker = jobs_at([0.0]), FakeBroker(10)
         job = await ready(jobs, broker)
         broker.gate.clear()
@@ -229,16 +236,23 @@ def test_a_stop_ends_after_the_batch_in_progress(monkeypatch: pytest.MonkeyPatch
         assert (job.state, job.stopped_by, job.decided) == ("stopped", "b", 3)
         assert job.counts == {"open": 7, "done": 3}
         assert [one.name for _, one in job.items("open")] == [f"id{n}" for n in range(3, 10)]
-        assert [one.name for _, one in job.items("", 8)] == ["id8", "id9"]
+        assert [(one.topic, one.name) for _, one in job.items("", 8)] == [
+            ("T", "id8"),
+            ("U", "id9"),
+        ]
+        assert [one.remark for _, one in job.items("done")] == ["a remark", "", ""]
+        assert [
+            (name, one.count, one.first_ms, one.last_ms) for name, one in job.topics.items()
+        ] == [
+            ("T", 5, 1_000, 1_008),
+            ("U", 5, 1_001, 1_009),
+        ]
 
     asyncio.run(main())
 
 
-def test_a_request_without_response_leaves_results_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_without_response_leaves_results_unknown() -> None:
     async def main() -> None:
-        monkeypatch.setattr(bulk, "BATCH", 3)
         jobs, broker = jobs_at([0.0]), FakeBroker(10)
         broker.failing = 2
         job = await ready(jobs, broker)
@@ -248,35 +262,17 @@ def test_a_request_without_response_leaves_results_unknown(
         assert job.state == "failed"
         assert "gone" in job.failure
         assert job.counts == {"open": 4, "done": 3, "no_response": 3}
-        assert [(one.from_ms, one.until_ms) for one in broker.requests] == [
-            (1_000, 1_003),
-            (1_003, 1_006),
-        ]
+        assert [one.offsets for one in broker.decisions] == [[0, 1, 2], [3, 4, 5]]
 
     asyncio.run(main())
 
 
 def test_hits_without_an_id_are_counted_apart() -> None:
     async def main() -> None:
-        broker = FakeBroker(3)
-        broker.timers[1] = {"topic": None, "due_ms": 5, "unreadable": "damaged"}
+        broker = FakeBroker(6)
+        broker.nameless = 1
         job = await ready(jobs_at([0.0]), broker)
-        assert (job.total, job.nameless) == (2, 1)
-
-    asyncio.run(main())
-
-
-def test_a_key_with_more_messages_than_are_listed_is_refused() -> None:
-    async def main() -> None:
-        jobs, broker = jobs_at([0.0]), FakeBroker(10)
-        search = TimerSearch("", "k", 0, TIME_MS_MAX)
-        states = []
-        for broker.with_key in (10, 11):
-            job = jobs.prepare(broker, "a", "cancel", search, None)
-            assert job.task is not None
-            await job.task
-            states.append((job.state, "11 pending messages with the key" in job.failure))
-        assert states == [("ready", False), ("failed", True)]
+        assert (job.total, job.nameless) == (6, 2)
 
     asyncio.run(main())
 
@@ -288,9 +284,9 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bulk, "ITEMS_MAX", 9)
         assert "more than 9 hits" in (await ready(jobs, broker)).failure
         monkeypatch.undo()
-        pending = [jobs.prepare(broker, "a", "cancel", EVERY, None) for _ in range(2)]
+        pending = [jobs.prepare(broker, "a", "cancel", PendingSearch(), None) for _ in range(2)]
         with pytest.raises(Problem, match="in progress"):
-            jobs.prepare(broker, "a", "cancel", EVERY, None)
+            jobs.prepare(broker, "a", "cancel", PendingSearch(), None)
         await asyncio.gather(*(one.task for one in pending if one.task))
         monkeypatch.setattr(bulk, "ITEMS_TOTAL_MAX", 10)
         assert jobs.jobs() == [pending[1]]
@@ -303,19 +299,24 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_item_takes_a_few_dozen_bytes() -> None:
+    hits = PendingHits(
+        topics=["T"],
+        topic_indexes=[0] * 2_000,
+        keys=[b"%032X" % number for number in range(2_000)],
+        offsets=[(1 << 40) + number for number in range(2_000)],
+        due_ms=[1_795_000_000_000 + number for number in range(2_000)],
+        cursor=None,
+    )
+    body = msgspec.msgpack.encode(hits)
     job = BulkJob(
         id="x",
         account="a",
         action="cancel",
-        search=EVERY,
+        search=PendingSearch(),
         deliver_ms=None,
         prepared_ms=0,
         prepared_s=0,
     )
-    for number in range(10_000):
-        job.add("T", f"{number:032X}", number)
-    [items] = job.lists.values()
-    columns = (items.names, items.ends, items.due_ms, items.verdicts, items.remark_indexes)
-    sizes = [len(one) * getattr(one, "itemsize", 1) for one in columns]
-    assert sum(sizes) <= 50 * len(items)
-    assert items.name(7) == f"{7:032X}"
+    job.add(HitPage("b", body, 2_000), hits)
+    assert len(body) + len(job.pages[0].verdicts) <= 60 * job.total
+    assert [one.name for _, one in job.items("open", 1_999)] == [f"{1_999:032X}"]

@@ -13,6 +13,7 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
 from duemq.console import bulk
+from duemq.messages import pending_hits
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
 from tests.support.accounts import ROOT
@@ -87,14 +88,14 @@ def wait_for(browser: Any, text: str) -> None:
 def test_all_hits_are_cancelled_by_keyboard(
     browser: Any, axe: str, accounts: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, decide = threading.Event(), bulk.decide_batch
+    released, decide = threading.Event(), bulk.decide_page
 
     async def slow(*arguments: Any) -> None:
         await decide(*arguments)
         await asyncio.to_thread(released.wait, WAIT_S)
 
-    monkeypatch.setattr(bulk, "decide_batch", slow)
-    monkeypatch.setattr(bulk, "BATCH", 20)
+    monkeypatch.setattr(bulk, "decide_page", slow)
+    monkeypatch.setattr(pending_hits, "PAGE_HITS_MAX", 20)
     browser.get(f"{accounts.url}/console/timers?topic=winter-sale")
     focused(browser, "#bulk\\.list").send_keys("\n")
     wait_for(browser, "Type the number of messages")

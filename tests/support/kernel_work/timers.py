@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from delayed_delivery.pending import PendingQuery
 from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
@@ -95,13 +96,14 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
         selection = await pending.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
         pending.cancel(selection.offsets[:2])
         await pending.by_key("T", ["W0"], unique=False)
-        for part in pending.by_topic("U", 0, clock.now_ms() + 5_000):
-            moved, fired = part.offsets[::2].copy(), part.offsets[1:4:2].copy()
-            later = np.full(moved.size, clock.now_ms() + 6_000)
-            pending.move(moved, later, lambda batch, now_ms: None)
-            pending.fire(fired)
-            await pending.by_offset(part.offsets[:8])
-            break
+        query = PendingQuery(topic="U", until_ms=clock.now_ms() + 5_000)
+        pending.search(query, "")
+        part = pending.search(query, "0_0_-1_-1_0")
+        moved, fired = part.offsets[::2].copy(), part.offsets[1:4:2].copy()
+        later = np.full(moved.size, clock.now_ms() + 6_000)
+        pending.move(moved, later, lambda batch, now_ms: None)
+        pending.fire(fired)
+        await pending.by_offset(part.offsets[:8])
         clock.advance(100)
         timers.turn(clock.now_ms())
 

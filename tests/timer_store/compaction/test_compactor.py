@@ -213,7 +213,7 @@ def test_a_copy_can_be_found_cancelled_moved_and_fired(
         "offset": lambda: waiting.by_offset(np.array(first, np.int64)),
         "unique": lambda: waiting.by_key("", [f"K{n}" for n in range(12)], unique=True),
         "key": lambda: waiting.by_key("", ["k"], unique=False),
-        "topic": lambda: next(iter(waiting.by_topic("T", 0, 1 << 60))),
+        "topic": lambda: waiting.pieces("T")[0],
     }[how]()
     mine = sorted(found.due_ms.tolist())
     assert mine == (due if how != "topic" else [d for n, d in enumerate(due) if n % 3 % 2 == 0])

@@ -1,0 +1,292 @@
+"""Bulk decisions: search pending messages (9018), decide on the hits of a search (9019).
+
+    SEARCH_PENDING   header: topic, key, from_ms, until_ms, cursor; each may be missing
+        response     0 + `PendingHits`
+    DECIDE_HITS      header: topic; body: `HitDecision`
+        response     0 + `HitVerdicts`
+
+A hit names its record by log offset, so the broker decides on it without a search for its key. The
+broker decides in slices and yields to deliveries between them, so a slice limits the lateness that
+a bulk decision adds. It responds when disk and replicas, as configured, have confirmed the records.
+A client can repeat both requests: a message that is decided already is not decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from delayed_delivery.pending import (
+    Offsets,
+    PendingMessages,
+    PendingPiece,
+    PendingQuery,
+    Verdict,
+)
+from delayed_delivery.pending_search import piece_of
+from duemq.messages.decide import DecideProcessor, DecisionJob
+from duemq.messages.decision_results import verdict_of
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.decisions import ACTIONS, TIME_MS_MAX, DecisionRequest
+from duemq.net.pending_hits import PAGE_HITS_MAX, HitDecision, HitVerdicts, PendingHits
+from duemq_common.errors import RequestError, StoreError
+from duemq_common.request import Request, RequestHandler, Response
+from message_store.index.key_search import owners
+from message_store.replication.acknowledgement import not_confirmed
+
+if TYPE_CHECKING:  # the commands start without the store
+    from message_store.store import MessageStore
+
+SLICE_HITS: Final = 256  # hits decided between two yields: about 2 ms
+PIECES_MAX: Final = 16  # pieces of one page, most of them without hits
+FINAL: Final = (Verdict.DONE, Verdict.REFUSED)
+NO_PORTS: Final = "this broker delivers no messages, so it does not know which are pending"
+
+
+class PendingHitsProcessor:
+    """Handler of SEARCH_PENDING (9018) and DECIDE_HITS (9019).
+
+    Args:
+        ports: Returns the components that own pending messages, timers first.
+        decisions: Processor of single decisions, whose order this one shares.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        ports: Callable[[], Sequence[PendingMessages]],
+        decisions: DecideProcessor,
+    ) -> None:
+        self._store, self._ports, self._decisions = store, ports, decisions
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {RequestCode.SEARCH_PENDING: self.search, RequestCode.DECIDE_HITS: self.decide}
+
+    # -- search ---------------------------------------------------------------------------------
+
+    async def search(self, request: Request) -> Response:
+        """Return the page of hits at the cursor of the request.
+
+        Levels come before timers, because a migration moves messages from levels to timers.
+        """
+        query = PendingQuery(
+            topic=_topic(request),
+            from_ms=fields.long(request, "from_ms", 0),
+            until_ms=fields.long(request, "until_ms", TIME_MS_MAX),
+            count_max=PAGE_HITS_MAX,
+        )
+        key, ports = request.fields.get("key", ""), list(reversed(self._ports()))
+        number, _, cursor = (request.fields.get("cursor", "") or "0:").partition(":")
+        try:
+            if not ports:
+                raise StoreError(NO_PORTS)
+            page = await self._page(ports, query, key, int(number), cursor)
+        except (ValueError, IndexError) as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"cursor: {error}") from error
+        except StoreError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return Response(body=msgspec.msgpack.encode(page))
+
+    async def _page(
+        self,
+        ports: Sequence[PendingMessages],
+        query: PendingQuery,
+        key: str,
+        number: int,
+        cursor: str,
+    ) -> PendingHits:
+        """Return the hits of the next piece that has some."""
+        for _ in range(PIECES_MAX):
+            port = ports[number]
+            piece = (
+                await self._by_key(port, query, key, cursor) if key else port.search(query, cursor)
+            )
+            if piece.cursor is None:
+                number, cursor = number + 1, ""
+            else:
+                cursor = piece.cursor
+            if piece.keys or piece.damage or number == len(ports):
+                break
+            await asyncio.sleep(0)
+        following = f"{number}:{cursor}" if number < len(ports) else None
+        return self._hits(piece, following)
+
+    async def _by_key(
+        self, port: PendingMessages, query: PendingQuery, key: str, cursor: str
+    ) -> PendingPiece:
+        """Return the next messages with a key, in order of their log offsets."""
+        matches = await port.by_key(query.topic, [key], unique=False)
+        matches = matches.within(query.from_ms, query.until_ms)
+        order = np.argsort(matches.offsets, kind="stable")
+        order = order[matches.offsets[order] > int(cursor or -1)]
+        has_more, order = order.size > query.count_max, order[: query.count_max]
+        offsets, due_ms = matches.offsets[order], matches.due_ms[order]
+        following = str(offsets[-1]) if has_more else None
+        return piece_of(self._store, query, offsets, due_ms, following)
+
+    def _hits(self, piece: PendingPiece, cursor: str | None) -> PendingHits:
+        is_named = (piece.topic_indexes >= 0) & np.fromiter(map(bool, piece.keys), np.bool_)
+        offsets, due_ms, keys = piece.offsets, piece.due_ms, piece.keys
+        topic_indexes = piece.topic_indexes
+        if not is_named.all():
+            offsets, due_ms = offsets[is_named], due_ms[is_named]
+            topic_indexes = topic_indexes[is_named]
+            keys = [key for key, named in zip(keys, is_named.tolist(), strict=True) if named]
+        present, indexes = np.unique(topic_indexes, return_inverse=True)
+        return PendingHits(
+            topics=[self._store.topics.name(index) for index in present.tolist()],
+            topic_indexes=indexes.tolist(),
+            keys=keys,
+            offsets=offsets.tolist(),
+            due_ms=due_ms.tolist(),
+            cursor=cursor,
+            may_repeat=piece.may_repeat,
+            now_ms=self._decisions.clock.now_ms(),
+            log_end=int(self._store.max_offset),
+            nameless=int(np.count_nonzero(~is_named)),
+            damage=piece.damage,
+        )
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    async def decide(self, request: Request) -> Response:
+        """Decide on the hits of a page.
+
+        Raises:
+            RequestError: The request is malformed, or the decisions were not confirmed in time.
+        """
+        command = _parse(request)
+        run = _HitRun(self._store, self._decisions, command, _topic(request))
+        await run.by_offset(self._ports())
+        await run.by_key()
+        done = int(np.count_nonzero(run.verdicts == Verdict.DONE))
+        if run.log_end and (missing := await self._store.wait_confirmed(run.log_end)):
+            raise not_confirmed(f"{done} messages were decided on", missing)
+        result = HitVerdicts(verdicts=run.verdicts.astype(np.uint8).tobytes(), remarks=run.remarks)
+        return Response(body=msgspec.msgpack.encode(result))
+
+
+class _HitRun:
+    """Execution of one request.
+
+    Attributes:
+        verdicts: (n,) i1, `Verdict` of each hit.
+        remarks: By hit.
+        log_end: Log offset up to which the log must be confirmed before the response.
+    """
+
+    def __init__(
+        self, store: MessageStore, owner: DecideProcessor, command: HitDecision, topic: str
+    ) -> None:
+        self._store, self._owner, self._command, self._topic = store, owner, command, topic
+        self._due_ms = command.deliver_ms or 0
+        self._offsets = np.array(command.offsets, np.int64)
+        self._is_decided = np.zeros(self._offsets.size, np.bool_)
+        self.verdicts = np.full(self._offsets.size, Verdict.UNKNOWN, np.int8)
+        self.remarks: dict[int, str] = {}
+        self.log_end = 0
+
+    async def by_offset(self, ports: Sequence[PendingMessages]) -> None:
+        """Decide on the hits whose record at the log offset is theirs, and pending."""
+        if self._command.dry_run:
+            return
+        for first in range(0, self._offsets.size, SLICE_HITS):
+            async with self._owner.turn:
+                await asyncio.sleep(0)  # deliveries and other requests come first
+                indexes = np.arange(first, min(first + SLICE_HITS, self._offsets.size))
+                indexes = self._matching(indexes)
+                for port in ports:
+                    if indexes.size:
+                        indexes = self._apply(port, indexes)
+
+    def _matching(self, indexes: Offsets) -> Offsets:
+        """Return the hits whose record has their key and the requested topic; each record once."""
+        topic_indexes, keys = owners(self._store, self._offsets[indexes])
+        named = self._command.keys
+        fits = [named[index] == key for index, key in zip(indexes.tolist(), keys, strict=True)]
+        is_meant = np.array(fits, np.bool_)
+        if self._topic:
+            is_meant &= topic_indexes == self._store.topics.find(self._topic)
+        indexes = indexes[is_meant]
+        _, firsts = np.unique(self._offsets[indexes], return_index=True)
+        return indexes[np.sort(firsts)]
+
+    def _apply(self, port: PendingMessages, indexes: Offsets) -> Offsets:
+        """Decide on records; return the hits whose record is not pending in this component."""
+        offsets = self._offsets[indexes]
+        decided = self._owner.apply(port, self._command.action, offsets, self._due_ms)
+        is_final = np.isin(decided.verdicts, FINAL)
+        final = indexes[is_final]
+        self.verdicts[final], self._is_decided[final] = decided.verdicts[is_final], True
+        self.remarks |= {int(indexes[index]): text for index, text in decided.remarks.items()}
+        self.log_end = max(self.log_end, decided.log_end)
+        return indexes[~is_final]
+
+    async def by_key(self) -> None:
+        """Decide on the other hits: moved, no longer pending, or unknown here."""
+        left = np.flatnonzero(~self._is_decided).tolist()
+        if not left:
+            return
+        command = self._command
+        names = {index: command.keys[index].decode("utf-8", "surrogatepass") for index in left}
+        request = DecisionRequest(
+            ids=list(dict.fromkeys(names.values())),
+            topic=self._topic,
+            from_ms=command.from_ms,
+            until_ms=command.until_ms,
+            dry_run=command.dry_run,
+        )
+        job = DecisionJob(self._owner, command.action, request, self._due_ms)
+        try:
+            results = {result.name: result for result in await job.run()}
+        except StoreError as error:
+            self.verdicts[left] = Verdict.REFUSED
+            self.remarks |= dict.fromkeys(left, str(error))
+        else:
+            for index, name in names.items():
+                self.verdicts[index] = verdict_of(results[name])
+                if results[name].remark:
+                    self.remarks[index] = results[name].remark
+        self.log_end = max(self.log_end, job.log_end)
+
+
+def _topic(request: Request) -> str:
+    """Return the topic of a request; empty without one.
+
+    Raises:
+        RequestError: The field is present, but empty: it would be checked as a topic's permission.
+    """
+    topic = request.fields.get("topic")
+    if topic == "":
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is empty: leave the field out")
+    return topic or ""
+
+
+def _parse(request: Request) -> HitDecision:
+    try:
+        command = msgspec.msgpack.decode(request.body, type=HitDecision)
+        is_text = all(key.decode("utf-8", "surrogatepass") for key in command.keys)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise _illegal(f"the body is not a decision about hits: {error}") from error
+    count = len(command.keys)
+    if count > PAGE_HITS_MAX:
+        raise _illegal(f"{count} hits in one request; the maximum is {PAGE_HITS_MAX}")
+    if count != len(command.offsets) or not is_text:
+        raise _illegal("each hit needs a key and a log offset")
+    if not all(0 <= offset < 1 << 62 for offset in command.offsets):
+        raise _illegal("a log offset is out of range")
+    if command.action not in ACTIONS.values():
+        raise _illegal("the action is one of: " + ", ".join(ACTIONS.values()))
+    due_ms = -1 if command.deliver_ms is None else command.deliver_ms
+    if command.action == "move" and not 0 <= due_ms < TIME_MS_MAX:
+        raise _illegal("a move needs deliver_ms, a time in ms since 1970")
+    return command
+
+
+def _illegal(reason: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, reason)
