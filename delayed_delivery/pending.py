@@ -64,7 +64,7 @@ class Found(Struct, frozen=True):
         return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], verdicts)
 
 
-class PendingQuery(Struct, frozen=True, kw_only=True):
+class HitQuery(Struct, frozen=True, kw_only=True):
     """Search for pending messages.
 
     Attributes:
@@ -143,7 +143,7 @@ class PendingMessages(Protocol):
         """
         ...
 
-    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+    def search(self, query: HitQuery, cursor: str) -> PendingPiece:
         """Return the next pending messages of a search; bounded work.
 
         Args:

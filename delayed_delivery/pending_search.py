@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from delayed_delivery.pending import Offsets, PendingPiece, PendingQuery
+from delayed_delivery.pending import HitQuery, Offsets, PendingPiece
 from message_store.index.key_search import owners
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def piece_of(
     store: MessageStore,
-    query: PendingQuery,
+    query: HitQuery,
     offsets: Offsets,
     due_ms: Offsets,
     cursor: str | None,

@@ -25,10 +25,10 @@ from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import (
     Decided,
     Found,
+    HitQuery,
     Hooks,
     Offsets,
     PendingPiece,
-    PendingQuery,
     Position,
     Verdict,
     found_by_one,
@@ -151,7 +151,7 @@ class PendingLevels:
             messages.verdicts,
         )
 
-    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+    def search(self, query: HitQuery, cursor: str) -> PendingPiece:
         """Return the next pending messages of a search, level by level."""
         number, _, offset = (cursor or "0.0").partition(".")
         pending, following = self._walk((int(number), int(offset)), query.count_max)

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -30,13 +29,14 @@ def decide_and_show(
     *,
     dry_run: bool,
     confirmed: bool = True,
-    **more: Any,
+    deliver_ms: int | None = None,
 ) -> None:
     """Send a decision, print the result for each name, and exit.
 
     Exit code 0: all done; 1: some were already delivered or are unknown; 4: some were refused.
 
     Args:
+        deliver_ms: New due time of a move in ms since the epoch.
         confirmed: Skip the confirmation for a whole topic.
     """
     if not (selection.ids or selection.keys or selection.handles or selection.topic):
@@ -53,7 +53,7 @@ def decide_and_show(
             progress = partial(show, action)
             async with decisions:
                 return await decisions.decide(
-                    action, selection, dry_run=dry_run, progress=progress, **more
+                    action, selection, dry_run=dry_run, deliver_ms=deliver_ms, progress=progress
                 )
 
     if not (confirmed or dry_run or selection.ids or selection.keys or selection.handles):

@@ -43,7 +43,7 @@ def move(
     """Move pending messages to another time. Exit code 1: some not pending; 4: some refused."""
     if not at_time:
         raise UsageError("no time given: add --at, for example --at +2h")
-    _decide("move", selection, target, deliver_ms=_ms(at_time, 0))
+    _decide("move", selection, target, _ms(at_time, 0))
 
 
 def fire(selection: Selection, target: Target) -> None:
@@ -67,7 +67,9 @@ def _ms(text: str, default: int) -> int:
     return parse_time(text, SystemClock().now_ms()) if text else default
 
 
-def _decide(action: str, selection: Selection, target: Target, **more: int) -> None:
+def _decide(
+    action: str, selection: Selection, target: Target, deliver_ms: int | None = None
+) -> None:
     from duemq.cli.decide import decide_and_show
     from duemq.client.decisions import MessageSelection
     from duemq.net.decisions import TIME_MS_MAX
@@ -86,5 +88,10 @@ def _decide(action: str, selection: Selection, target: Target, **more: int) -> N
         until_ms=until_ms,
     )
     decide_and_show(
-        action, named, target, dry_run=selection.dry_run, confirmed=selection.yes, **more
+        action,
+        named,
+        target,
+        dry_run=selection.dry_run,
+        confirmed=selection.yes,
+        deliver_ms=deliver_ms,
     )

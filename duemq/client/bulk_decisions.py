@@ -19,8 +19,7 @@ from duemq.client.client import Client
 from duemq.client.errors import NoBroker, Unsupported
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.decisions import TIME_MS_MAX, DecisionResult
-from duemq.net.pending_hits import HitDecision, HitVerdicts, PendingHits
+from duemq.net.decisions import TIME_MS_MAX, DecisionResult, HitDecision, HitVerdicts, PendingHits
 from duemq_common.request import Response
 
 CALL_TIMEOUT_S: Final = 60.0

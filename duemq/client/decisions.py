@@ -121,12 +121,15 @@ class PendingDecisions(ClientRole):
         action: str,
         selection: MessageSelection,
         *,
+        deliver_ms: int | None = None,
+        delay_ms: int | None = None,
+        dry_run: bool = False,
         progress: Progress | None = None,
-        **more: Any,
     ) -> list[DecisionResult]:
         """Send the request to every broker; return one result for each name, in order.
 
         Args:
+            deliver_ms, delay_ms: As in `move`.
             progress: Called while all messages of a topic are decided on.
         """
         if selection.topic and not (selection.ids or selection.keys or selection.handles):
@@ -134,12 +137,20 @@ class PendingDecisions(ClientRole):
                 topic=selection.topic, from_ms=selection.from_ms, until_ms=selection.until_ms
             )
             decision = SearchDecision(
-                client=self.client, action=action, search=search, progress=progress, **more
+                client=self.client,
+                action=action,
+                search=search,
+                deliver_ms=deliver_ms,
+                delay_ms=delay_ms,
+                dry_run=dry_run,
+                progress=progress,
             )
             return [await decision.run()]
         brokers = await self.client.masters()
         results: list[DecisionResult] = []
-        for request in selection.requests(**more):
+        for request in selection.requests(
+            deliver_ms=deliver_ms, delay_ms=delay_ms, dry_run=dry_run
+        ):
             responses = [await self._fetch(address, action, request) for _, address in brokers]
             results += [combined(of_one) for of_one in zip(*responses, strict=True)]
         return results

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.client.bulk_decisions import HitPage, PendingSearch
-from duemq.net.pending_hits import PendingHits
+from duemq.net.decisions import PendingHits
 
 VERDICTS: Final = (
     "done",

@@ -232,10 +232,13 @@ class DecisionJob:
         """Decide on the messages with one of the names, in all ports."""
         tallies = [DecisionTally(name) for name in names]
         for port in self._owner.ports():
-            matches = await find(port, self._owner.store, topic, names)
-            matches = matches.within(self.command.from_ms, self.command.until_ms)
+            pending = await find(port, self._owner.store, topic, names)
+            matches = pending.within(self.command.from_ms, self.command.until_ms)
             for tally, verdict in zip(tallies, matches.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
+            outside = (pending.verdicts == Verdict.DONE) & (matches.verdicts != Verdict.DONE)
+            for index in np.flatnonzero(outside).tolist():
+                tallies[index].is_out_of_range = True
             await self._decide(port, matches.offsets, matches.due_ms, matches.name_index, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
         return [self._result(tally, refused_any=refused) for tally in tallies]

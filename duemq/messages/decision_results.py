@@ -18,6 +18,7 @@ TEXTS: Final = {
 }
 VERDICTS: Final = {text: verdict for verdict, text in TEXTS.items()}
 CANCELLED_BEFORE = "the message was cancelled before"
+OUT_OF_RANGE = "it is pending, but due at another time than requested"
 OTHER_NAME = "decided under another name of this request"
 
 
@@ -39,12 +40,15 @@ class DecisionTally(Struct):
     Attributes:
         not_pending: Verdict on the name if no pending message has it, else DONE. If it is DONE and
             `counts` is empty, the messages were decided on under another name of the request.
+        is_out_of_range: Whether a pending message has the name, but another due time than
+            requested.
         counts: Number of messages by verdict.
         due_ms: Earliest due time of the messages decided on in ms since the epoch; -1: none.
     """
 
     name: str
     not_pending: int = Verdict.UNKNOWN
+    is_out_of_range: bool = False
     counts: dict[int, int] = field(default_factory=dict)
     due_ms: int = -1
     remark: str = ""
@@ -69,6 +73,8 @@ class DecisionTally(Struct):
             verdict = Verdict.REFUSED if refused else Verdict.DONE
         elif self.counts:
             verdict = Verdict(min(self.counts))
+        elif self.is_out_of_range:
+            verdict, self.remark = Verdict.UNKNOWN, OUT_OF_RANGE
         elif self.not_pending == Verdict.DONE:
             verdict = Verdict.REFUSED if refused_any else Verdict.DONE
             self.remark = self.remark or OTHER_NAME

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from operator import eq
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from delayed_delivery.pending import (
+    HitQuery,
     Offsets,
     PendingMessages,
     PendingPiece,
-    PendingQuery,
     Verdict,
 )
 from delayed_delivery.pending_search import piece_of
@@ -32,8 +33,15 @@ from duemq.messages.decide import DecideProcessor, DecisionJob
 from duemq.messages.decision_results import verdict_of
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.decisions import ACTIONS, TIME_MS_MAX, DecisionRequest
-from duemq.net.pending_hits import PAGE_HITS_MAX, HitDecision, HitVerdicts, PendingHits
+from duemq.net.decisions import (
+    ACTIONS,
+    PAGE_HITS_MAX,
+    TIME_MS_MAX,
+    DecisionRequest,
+    HitDecision,
+    HitVerdicts,
+    PendingHits,
+)
 from duemq_common.errors import RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import owners
@@ -74,7 +82,7 @@ class PendingHitsProcessor:
 
         Levels come before timers, because a migration moves messages from levels to timers.
         """
-        query = PendingQuery(
+        query = HitQuery(
             topic=_topic(request),
             from_ms=fields.long(request, "from_ms", 0),
             until_ms=fields.long(request, "until_ms", TIME_MS_MAX),
@@ -95,7 +103,7 @@ class PendingHitsProcessor:
     async def _page(
         self,
         ports: Sequence[PendingMessages],
-        query: PendingQuery,
+        query: HitQuery,
         key: str,
         number: int,
         cursor: str,
@@ -103,21 +111,21 @@ class PendingHitsProcessor:
         """Return the hits of the next piece that has some."""
         for _ in range(PIECES_MAX):
             port = ports[number]
-            piece = (
+            part = (
                 await self._by_key(port, query, key, cursor) if key else port.search(query, cursor)
             )
-            if piece.cursor is None:
+            if part.cursor is None:
                 number, cursor = number + 1, ""
             else:
-                cursor = piece.cursor
-            if piece.keys or piece.damage or number == len(ports):
+                cursor = part.cursor
+            if part.keys or part.damage or number == len(ports):
                 break
             await asyncio.sleep(0)
         following = f"{number}:{cursor}" if number < len(ports) else None
-        return self._hits(piece, following)
+        return self._hits(part, following)
 
     async def _by_key(
-        self, port: PendingMessages, query: PendingQuery, key: str, cursor: str
+        self, port: PendingMessages, query: HitQuery, key: str, cursor: str
     ) -> PendingPiece:
         """Return the next messages with a key, in order of their log offsets."""
         matches = await port.by_key(query.topic, [key], unique=False)
@@ -129,10 +137,10 @@ class PendingHitsProcessor:
         following = str(offsets[-1]) if has_more else None
         return piece_of(self._store, query, offsets, due_ms, following)
 
-    def _hits(self, piece: PendingPiece, cursor: str | None) -> PendingHits:
-        is_named = (piece.topic_indexes >= 0) & np.fromiter(map(bool, piece.keys), np.bool_)
-        offsets, due_ms, keys = piece.offsets, piece.due_ms, piece.keys
-        topic_indexes = piece.topic_indexes
+    def _hits(self, part: PendingPiece, cursor: str | None) -> PendingHits:
+        is_named = (part.topic_indexes >= 0) & np.fromiter(map(bool, part.keys), np.bool_)
+        offsets, due_ms, keys = part.offsets, part.due_ms, part.keys
+        topic_indexes = part.topic_indexes
         if not is_named.all():
             offsets, due_ms = offsets[is_named], due_ms[is_named]
             topic_indexes = topic_indexes[is_named]
@@ -145,11 +153,11 @@ class PendingHitsProcessor:
             offsets=offsets.tolist(),
             due_ms=due_ms.tolist(),
             cursor=cursor,
-            may_repeat=piece.may_repeat,
+            may_repeat=part.may_repeat,
             now_ms=self._decisions.clock.now_ms(),
             log_end=int(self._store.max_offset),
             nameless=int(np.count_nonzero(~is_named)),
-            damage=piece.damage,
+            damage=part.damage,
         )
 
     # -- decide ---------------------------------------------------------------------------------
@@ -195,26 +203,24 @@ class _HitRun:
         """Decide on the hits whose record at the log offset is theirs, and pending."""
         if self._command.dry_run:
             return
-        for first in range(0, self._offsets.size, SLICE_HITS):
+        matching = self._matching()
+        for first in range(0, matching.size, SLICE_HITS):
             async with self._owner.turn:
                 await asyncio.sleep(0)  # deliveries and other requests come first
-                indexes = np.arange(first, min(first + SLICE_HITS, self._offsets.size))
-                indexes = self._matching(indexes)
+                indexes = matching[first : first + SLICE_HITS]
                 for port in ports:
                     if indexes.size:
                         indexes = self._apply(port, indexes)
 
-    def _matching(self, indexes: Offsets) -> Offsets:
+    def _matching(self) -> Offsets:
         """Return the hits whose record has their key and the requested topic; each record once."""
-        topic_indexes, keys = owners(self._store, self._offsets[indexes])
-        named = self._command.keys
-        fits = [named[index] == key for index, key in zip(indexes.tolist(), keys, strict=True)]
-        is_meant = np.array(fits, np.bool_)
+        topic_indexes, keys = owners(self._store, self._offsets)
+        is_meant = np.fromiter(map(eq, self._command.keys, keys), np.bool_, len(keys))
         if self._topic:
             is_meant &= topic_indexes == self._store.topics.find(self._topic)
-        indexes = indexes[is_meant]
-        _, firsts = np.unique(self._offsets[indexes], return_index=True)
-        return indexes[np.sort(firsts)]
+        matching = np.flatnonzero(is_meant)
+        _, firsts = np.unique(self._offsets[matching], return_index=True)
+        return matching[np.sort(firsts)]
 
     def _apply(self, port: PendingMessages, indexes: Offsets) -> Offsets:
         """Decide on records; return the hits whose record is not pending in this component."""

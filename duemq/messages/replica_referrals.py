@@ -15,7 +15,15 @@ from duemq.net.decisions import ACTIONS
 from duemq.net.dispatcher import Handler
 from duemq_common.request import Request, Response
 
-AT_MASTER: Final = frozenset({*ACTIONS, RequestCode.FIND_MESSAGE, RequestCode.RECALL_MESSAGE})
+AT_MASTER: Final = frozenset(
+    {
+        *ACTIONS,
+        RequestCode.SEARCH_PENDING,
+        RequestCode.DECIDE_HITS,
+        RequestCode.FIND_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
+    }
+)
 MASTER_FIELD: Final = "masterAddress"
 WORK: Final = "knows and decides which messages are pending"
 

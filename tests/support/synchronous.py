@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from delayed_delivery.pending import PendingPiece, PendingQuery
+from delayed_delivery.pending import HitQuery, PendingPiece
 
 
 def finish(work: Coroutine[Any, Any, Any]) -> Any:
@@ -41,13 +41,13 @@ class Synchronous:
     def pieces(self, topic: str, from_ms: int = 0, until_ms: int = 1 << 60) -> list[PendingPiece]:
         """Return the pieces of a search that have messages."""
         pieces, cursor = [], ""
-        query = PendingQuery(topic=topic, from_ms=from_ms, until_ms=until_ms)
+        query = HitQuery(topic=topic, from_ms=from_ms, until_ms=until_ms)
         while True:
-            piece = self._port.search(query, cursor)
-            pieces += [piece] if piece.offsets.size else []
-            if piece.cursor is None:
+            following = self._port.search(query, cursor)
+            pieces += [following] if following.offsets.size else []
+            if following.cursor is None:
                 return pieces
-            cursor = piece.cursor
+            cursor = following.cursor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from delayed_delivery.pending import (
     Decided,
     Found,
+    HitQuery,
     Hooks,
     PendingPiece,
-    PendingQuery,
     Position,
     Verdict,
     found_by_one,
@@ -178,7 +178,7 @@ class PendingTimers:
         matches = await search(store, [topic], [key])
         return bool((frames(store, matches.offsets)["prepared_offset"] == origin).any())
 
-    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+    def search(self, query: HitQuery, cursor: str) -> PendingPiece:
         """Return the next pending timers of a search."""
         return search_timers(self._timers, query, cursor)
 

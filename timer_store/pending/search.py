@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from delayed_delivery.pending import PendingPiece, PendingQuery
+from delayed_delivery.pending import HitQuery, PendingPiece
 from delayed_delivery.pending_search import piece_of
 from timer_store.layout import Rows
 from timer_store.pending.listing import Cursor, Query, Walk
@@ -25,7 +25,7 @@ QUEUE_MARK: Final = "q"
 PIECE_UNITS: Final = 4_096  # maximum units of the wheel read for one piece; a slot may have more
 
 
-def search_timers(timers: TimerStore, query: PendingQuery, cursor: str) -> PendingPiece:
+def search_timers(timers: TimerStore, query: HitQuery, cursor: str) -> PendingPiece:
     """Return the next pending timers of a search.
 
     Raises:
@@ -41,7 +41,7 @@ def search_timers(timers: TimerStore, query: PendingQuery, cursor: str) -> Pendi
 
 
 def _in_queue(
-    timers: TimerStore, query: PendingQuery, part: int, offset: int, end: int
+    timers: TimerStore, query: HitQuery, part: int, offset: int, end: int
 ) -> PendingPiece:
     """Return the timers of the next units: part 0 is the timer queue, n are transfers of level n.
 
@@ -66,7 +66,7 @@ def _in_queue(
     return _piece(timers, query, rows, following, may_repeat=True)
 
 
-def _in_wheel(timers: TimerStore, query: PendingQuery, cursor: str) -> PendingPiece:
+def _in_wheel(timers: TimerStore, query: HitQuery, cursor: str) -> PendingPiece:
     walk = Walk(
         timers,
         Query(
@@ -89,7 +89,7 @@ def _in_wheel(timers: TimerStore, query: PendingQuery, cursor: str) -> PendingPi
 
 def _piece(
     timers: TimerStore,
-    query: PendingQuery,
+    query: HitQuery,
     rows: Rows,
     following: str | None,
     *,

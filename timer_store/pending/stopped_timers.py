@@ -17,9 +17,9 @@ from delayed_delivery.ownership_projection import Ownership
 from delayed_delivery.pending import (
     Decided,
     Found,
+    HitQuery,
     Hooks,
     PendingPiece,
-    PendingQuery,
     Position,
     Verdict,
     none_found,
@@ -96,7 +96,7 @@ class StoppedTimers:
         """Return -1 for each record."""
         return np.full(offsets.size, -1, np.int64)
 
-    def search(self, query: PendingQuery, cursor: str) -> PendingPiece:
+    def search(self, query: HitQuery, cursor: str) -> PendingPiece:
         """Find nothing.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from duemq.client.decisions import MessageSelection
 from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table
@@ -53,13 +53,15 @@ async def _decide(call: PageCall, from_ms: int, until_ms: int, *, dry_run: bool)
     action, name, topic = (call.query.get(key, "") for key in ("action", "name", "topic"))
     if action not in ACTIONS or not name or not topic:
         raise invalid("action, name and topic of a pending message are needed")
-    more: dict[str, Any] = {"dry_run": dry_run}
+    deliver_ms: int | None = None
     if action == "move":
-        more["deliver_ms"] = call.time_ms("to", NO_TIME)
-        if more["deliver_ms"] == NO_TIME:
+        deliver_ms = call.time_ms("to", NO_TIME)
+        if deliver_ms == NO_TIME:
             raise invalid("the new due time is missing")
     selection = MessageSelection(ids=[name], topic=topic, from_ms=from_ms, until_ms=until_ms)
-    [result] = await call.session.decisions.decide(action, selection, **more)
+    [result] = await call.session.decisions.decide(
+        action, selection, deliver_ms=deliver_ms, dry_run=dry_run
+    )
     return result
 
 

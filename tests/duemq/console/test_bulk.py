@@ -22,7 +22,7 @@ from duemq.console.bulk import BulkJobs
 from duemq.console.bulk_job import BulkJob
 from duemq.http.problems import Problem
 from duemq.net.codes import RequestCode
-from duemq.net.pending_hits import HitDecision, HitVerdicts, PendingHits
+from duemq.net.decisions import HitDecision, HitVerdicts, PendingHits
 from duemq_common.request import Response
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,

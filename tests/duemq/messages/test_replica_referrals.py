@@ -17,8 +17,10 @@ from tests.support.running_broker import connected, small
 
 REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
     RequestCode.CANCEL_PENDING: ({}, {"ids": ["0" * 32]}),
-    RequestCode.MOVE_PENDING: ({}, {"topic": "T", "delay_ms": 1}),
-    RequestCode.FIRE_PENDING: ({}, {"topic": "T", "dry_run": True}),
+    RequestCode.MOVE_PENDING: ({}, {"keys": ["k"], "delay_ms": 1}),
+    RequestCode.FIRE_PENDING: ({}, {"keys": ["k"], "dry_run": True}),
+    RequestCode.SEARCH_PENDING: ({}, {}),
+    RequestCode.DECIDE_HITS: ({}, {}),
     RequestCode.FIND_MESSAGE: ({}, {"name": "0" * 32}),
     RequestCode.RECALL_MESSAGE: ({"topic": "T", "recallHandle": "x"}, {}),
 }

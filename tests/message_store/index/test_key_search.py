@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from duemq_common.errors import StoreError
 from message_store.index import key_search
 from message_store.index.index_service import IndexService
-from message_store.index.key_search import HIT_UNIQUE, frames, search, search_now
+from message_store.index.key_search import HIT_UNIQUE, frames, owners, search, search_now
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message, open_store, put_one
 
@@ -102,6 +102,34 @@ def test_frames_at_records_and_elsewhere(tmp_path: Path) -> None:
         assert found["queue_id"][[0, 4]].tolist() == [1, 0]
         assert (found["record_size"] > 0).tolist() == [True, False, False, False, True]
         assert found["topic_index"].tolist() == [store.topics.find("T"), -1, -1, -1, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    messages=st.lists(
+        st.dictionaries(
+            st.sampled_from(("UNIQ_KEY", "REAL_TOPIC", "KEYS", "a")), st.sampled_from((*WORDS, "U"))
+        ),
+        max_size=9,
+    )
+)
+def test_owners_equal_the_properties_of_the_records(messages: list[dict[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        store.topics.add("U")
+        batch = PutBatch(max(len(messages), 1))
+        for properties in messages:
+            add_message(store, batch, "T", properties=properties)
+        store.put(batch)
+        offsets = batch.filled["phys_offset"][::-1]
+        topic_indexes, keys = owners(store, np.concatenate([offsets, [3, -5, 1 << 40]]))
+        assert keys == [
+            *(one.get("UNIQ_KEY", "").encode() for one in reversed(messages)),
+            *[b""] * 3,
+        ]
+        assert topic_indexes.tolist() == [
+            *(store.topics.find(one.get("REAL_TOPIC", "T")) for one in reversed(messages)),
+            *[-1] * 3,
+        ]
 
 
 @pytest.mark.finding("E2")

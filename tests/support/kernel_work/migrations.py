@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from delayed_delivery.pending import PendingQuery
+from delayed_delivery.pending import HitQuery
 from duemq_common.clock import FakeClock
 from duemq_migration.steps.drain import Drain
 from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
@@ -68,7 +68,7 @@ def _use(store: MessageStore, history: LevelHistory) -> None:
 
     send()
     Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
-    PendingTimers(timers).search(PendingQuery(topic="T"), "q1.0.8")
+    PendingTimers(timers).search(HitQuery(topic="T"), "q1.0.8")
     UnitReturn(levels, timers, store, store.clock).step(LEVEL, 8)
     router.begin(store, queues, timers, LEVEL, {"T": 70_000}, store.clock.now_ms())
     send()

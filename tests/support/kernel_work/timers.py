@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from delayed_delivery.pending import PendingQuery
+from delayed_delivery.pending import HitQuery
 from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import FakeClock
 from message_store.config import StoreConfig
@@ -96,7 +96,7 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
         selection = await pending.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
         pending.cancel(selection.offsets[:2])
         await pending.by_key("T", ["W0"], unique=False)
-        query = PendingQuery(topic="U", until_ms=clock.now_ms() + 5_000)
+        query = HitQuery(topic="U", until_ms=clock.now_ms() + 5_000)
         pending.search(query, "")
         part = pending.search(query, "0_0_-1_-1_0")
         moved, fired = part.offsets[::2].copy(), part.offsets[1:4:2].copy()

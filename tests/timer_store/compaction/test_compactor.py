@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,12 +211,13 @@ def test_a_copy_can_be_found_cancelled_moved_and_fired(
     disk.percent = 88
     rig.compact()
     waiting = Synchronous(PendingTimers(rig.timers))
-    found = {
+    ways: dict[str, Callable[[], Any]] = {
         "offset": lambda: waiting.by_offset(np.array(first, np.int64)),
         "unique": lambda: waiting.by_key("", [f"K{n}" for n in range(12)], unique=True),
         "key": lambda: waiting.by_key("", ["k"], unique=False),
         "topic": lambda: waiting.pieces("T")[0],
-    }[how]()
+    }
+    found = ways[how]()
     mine = sorted(found.due_ms.tolist())
     assert mine == (due if how != "topic" else [d for n, d in enumerate(due) if n % 3 % 2 == 0])
     due_ms = np.full(found.offsets.size, due[-1] + 60_000)
