@@ -22,13 +22,14 @@ GO_SESSION = CLIENTS / "go" / "session.go"  # of all Go programs
 GRPC_PYTHON = "rocketmq-python-client==5.1.2"
 GRPC_NODE = "rocketmq-client-nodejs@1.0.8"
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # Java options of programs of seconds
 GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 
 
 def java_command(version: str, home: Path) -> list[str]:
     """Return the command that runs the Java client program on that client version."""
     folder = java_classes(version)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+    options = ["-Xmx256m", *QUICK, f"-Duser.home={home}"]
     options += ["-Drocketmq.client.rebalance.waitInterval=500"]  # instead of 20 s
     options += ["-Drocketmq.client.rebalance.minInterval=100"]
     path = f"{folder}{os.pathsep}{classpath(version)}"
@@ -57,7 +58,7 @@ def grpc_java_command(home: Path, *, tls: bool = False) -> list[str]:
     sources = sorted((CLIENTS / "grpc").glob("*.java"))
     sources += [CLIENTS / "java" / name for name in SHARED]
     folder = _javac(f"java-grpc-{GRPC_JAVA[1]}", path, sources)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+    options = ["-Xmx256m", *QUICK, f"-Duser.home={home}"]
     options += [f"-Dgrpc.tls={str(tls).lower()}"]
     return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
 

@@ -20,15 +20,17 @@ SPARK = (
     "tests/duemq/cli/test_reconcile_jobs.py",
     "tests/failover/test_failovers.py",
 )
+LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
 BROWSER = (
     "tests/duemq/console/test_browser.py",
     "tests/duemq/console/test_operating_browser.py",
     "tests/duemq/console/test_steering_browser.py",
+    "tests/duemq_common/test_report_page.py",
 )
-LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
-LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
+LONG = (  # begun last, one would keep one worker alone at the end
     SPARK[0],
     "tests/crash/test_kill_broker.py",
+    BROWSER[0],
     "tests/simulation/test_group.py",
     "tests/failover/test_migration_failovers.py",
     "tests/interop/test_grpc_proxy.py",
@@ -39,6 +41,12 @@ LONG = (  # minutes each, the longest first: begun last, one would keep one work
     "tests/crash/test_live_consumers.py",
     "tests/fuzz/test_fuzz.py",
     "tests/migration/test_model.py",
+    LEDGER[0],
+    "tests/interop/test_java_clients.py",
+    "tests/interop/test_v5_cluster.py",
+    "tests/message_store/kernels/test_cache.py",
+    "tests/timer_store/test_outage.py",
+    "tests/",
 )
 SEPARATE = frozenset(
     {

@@ -34,6 +34,7 @@ from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.commands import duemq
 from tests.support.extended import extended
+from tests.support.running_broker import TIMEOUT_S
 
 HOUR_MS = 3_600_000
 HOURS = (1, 2, 3)
@@ -100,7 +101,7 @@ class Model:
     async def _send(self, number: int) -> list[str]:
         first = len(self.due_ms)
         own_ids = [f"{self.topic}-{first + index:020}" for index in range(number)]
-        async with Producer(broker=self.source.address) as producer:
+        async with Producer(broker=self.source.address, timeout_s=TIMEOUT_S) as producer:
             for index, own_id in enumerate(own_ids):
                 message = Message(self.topic, own_id.encode(), message_id=own_id)
                 if index % 4 == 3:

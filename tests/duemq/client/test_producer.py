@@ -14,7 +14,7 @@ import pytest
 from duemq.client import Message, NotSent, Producer, PullConsumer, Refused
 from duemq.client.message import milliseconds
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import running, small
+from tests.support.running_broker import TIMEOUT_S, running, small
 
 Run = Callable[..., Any]
 IMPORT = """
@@ -28,7 +28,7 @@ def test_a_sent_message_is_pulled(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as consumer,
         ):
             sent = await producer.send(
@@ -53,7 +53,7 @@ def test_a_filter_of_tags_selects_messages(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as consumer,
         ):
             for tag in ("a", "b", "c"):
@@ -69,7 +69,7 @@ def test_a_long_body_is_compressed_and_read_again(run: Run, tmp_path: Path) -> N
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as consumer,
         ):
             await producer.send(Message("T", b"x" * 30_000))
@@ -85,7 +85,7 @@ def test_a_priority_selects_the_queue(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as consumer,
         ):
             await broker.parts.topics.ensure("T", queues=4, perm=6)
@@ -119,7 +119,7 @@ def test_a_refusal_for_good_is_not_repeated(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
         ):
             with pytest.raises(Refused, match="has a character outside"):
                 await producer.send(Message("bad topic", b"body"))

@@ -25,7 +25,7 @@ from duemq.client import (
     sql,
 )
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import running, small
+from tests.support.running_broker import TIMEOUT_S, running, small
 
 Run = Callable[..., Any]
 FAST = ConsumerSettings(consume_from=ConsumeFrom.FIRST, commit_s=0.01, rebalance_s=0.05)
@@ -63,7 +63,7 @@ def test_messages_are_handled_and_committed(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as reader,
         ):
             bodies = [b"%d" % number for number in range(100)]
@@ -88,7 +88,7 @@ def test_an_unsubscribed_topic_is_committed_and_no_longer_pulled(run: Run, tmp_p
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as reader,
             PushConsumer(
                 broker=broker.address, group="g", consume_from=ConsumeFrom.FIRST, settings=FAST
@@ -120,7 +120,7 @@ def test_a_plain_function_gets_batches_in_threads(run: Run, tmp_path: Path) -> N
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
         ):
             for number in range(10):
                 await producer.send(Message("T", b"%d" % number))
@@ -149,7 +149,7 @@ def test_a_failed_message_is_retried_and_then_a_dead_letter(run: Run, tmp_path: 
         properties = small(tmp_path, messageDelayLevel="0s 0s 0s 0s 0s")
         async with (
             running(properties) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as reader,
         ):
             await producer.send(Message("T", b"bad"))
@@ -178,7 +178,7 @@ def test_ordered_messages_are_retried_in_place(run: Run, tmp_path: Path) -> None
     async def main() -> None:
         async with (
             running(small(tmp_path, defaultTopicQueueNums="2")) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
         ):
             for number in range(20):
                 await producer.send(Message("T", b"%d" % number, sharding_key="k"))
@@ -206,7 +206,7 @@ def test_a_slow_handler_stops_pulls(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PullConsumer(broker=broker.address, group="g") as reader,
         ):
             for number in range(200):
@@ -239,7 +239,7 @@ def test_broadcast_consumers_get_all_messages(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
         ):
             await producer.send(Message("T", b"1"))
             for _ in range(2):  # the second run starts at the offsets in the files
@@ -269,7 +269,7 @@ def test_a_broker_that_restarts_delivers_the_rest(run: Run, tmp_path: Path) -> N
             for count in (1, 2):
                 async with (
                     running(properties),
-                    Producer(broker=address) as producer,
+                    Producer(broker=address, timeout_s=TIMEOUT_S) as producer,
                 ):
                     await producer.send(Message("T", b"%d" % count))
                     await handler.wait_for(count)
@@ -284,7 +284,7 @@ def test_an_invalid_filter_is_explained(
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
             PushConsumer(broker=broker.address, group="g", settings=FAST) as consumer,
         ):
             await producer.send(Message("T", b"1"))
@@ -302,7 +302,7 @@ def test_a_handler_that_was_cancelled_leaves_its_message(run: Run, tmp_path: Pat
     async def main() -> None:
         async with (
             running(small(tmp_path)) as (broker, _),
-            Producer(broker=broker.address) as producer,
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
         ):
             for body in (b"1", b"2", b"3"):
                 await producer.send(Message("T", body))

@@ -1,8 +1,7 @@
-"""Brokers with consoles that several tests share, and a browser."""
+"""Brokers with consoles that several tests share."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq.client import Admin, Message, Producer, PullConsumer
 from tests.duemq.console.rig import Served, served
-from tests.support.requirements import Missing, need_commands, skip_without
+from tests.support.running_broker import TIMEOUT_S
 
 HOSTILE = '<script>document.title="broken"</script><img src=x onerror=alert(1)>'
 
@@ -20,7 +19,7 @@ HOSTILE = '<script>document.title="broken"</script><img src=x onerror=alert(1)>'
 async def filled(broker: Broker) -> None:
     """Send pending messages, some with markup in every text, and deliver some."""
     address = f"127.0.0.1:{broker.port}"
-    async with Producer(broker=address) as producer:
+    async with Producer(broker=address, timeout_s=TIMEOUT_S) as producer:
         for number in range(30):
             delay = timedelta(minutes=number + 1)
             await producer.send(Message("orders", b"b", keys=[f"k{number}"], delay=delay))
@@ -52,46 +51,8 @@ def shared_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
         yield running
 
 
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium without a window, driven by Selenium."""
-    with skip_without():
-        need_commands("chromium", "chromedriver")
-        try:
-            from selenium import webdriver
-        except ImportError as error:
-            raise Missing(f"not installed: {error.name}") from error
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    profile = tmp_path_factory.mktemp("chromium")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        yield driver
-    finally:
-        driver.quit()
-
-
 @pytest.fixture(scope="module")
 def left_page(browser: Any) -> None:
     """Leave the page of another file, whose server has stopped, and drop its faults."""
     browser.get("about:blank")
     browser.get_log("browser")
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """Source of axe, which checks the accessibility of a page."""
-    from tests.duemq.console.axe import axe_source
-
-    with skip_without():
-        return axe_source()

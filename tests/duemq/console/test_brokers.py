@@ -17,6 +17,7 @@ from duemq.console.brokers import OTHER_FORM
 from recurring_schedules.definition import Definition
 from tests.duemq.console.cluster import Cluster, clustered
 from tests.duemq.console.rig import served
+from tests.support.running_broker import TIMEOUT_S
 
 UNKNOWN = "Unknown: a broker did not report its part."
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
@@ -32,7 +33,7 @@ async def prepare(cluster: Cluster) -> None:
             await admin.create_schedule(
                 Definition(name=f"report-{name}", topic=f"topic-{name}", cron="0 6 * * *")
             )
-        async with Producer(broker=broker.address) as producer:
+        async with Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer:
             delay = timedelta(hours=1)
             await producer.send(Message(f"topic-{name}", b"b", keys=[f"key-{name}"], delay=delay))
 

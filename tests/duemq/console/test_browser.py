@@ -15,6 +15,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("left_page")
 HOSTILE_MESSAGE = "/messages/%3Cb%3Ek%3C%2Fb%3E"
@@ -68,7 +69,7 @@ def next_page(browser: Any) -> Iterator[None]:
 async def with_pending_message(broker: Broker) -> None:
     """Send a message that is due in an hour."""
     address = f"127.0.0.1:{broker.port}"
-    async with Producer(broker=address, credentials=ROOT) as producer:
+    async with Producer(broker=address, credentials=ROOT, timeout_s=TIMEOUT_S) as producer:
         await producer.send(Message("T", b"b", keys=["campaign"], delay=timedelta(hours=1)))
 
 

@@ -34,6 +34,7 @@ from tests.duemq.console.rig import (
     with_accounts,
 )
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 MESSAGES = 25
 LATER = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%S")
@@ -43,7 +44,9 @@ POLLS_MAX = 2_000
 async def prepared(broker: Broker) -> None:
     """Create accounts, and a campaign for each action."""
     await with_accounts(broker)
-    async with Producer(broker=f"127.0.0.1:{broker.port}", credentials=ROOT) as producer:
+    async with Producer(
+        broker=f"127.0.0.1:{broker.port}", credentials=ROOT, timeout_s=TIMEOUT_S
+    ) as producer:
         for topic in ("cancel", "move", "fire", "both", "refused"):
             for number in range(MESSAGES):
                 delay = timedelta(hours=1, seconds=number)

@@ -27,6 +27,7 @@ from tests.duemq.console.rig import (
     with_accounts,
 )
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 LINK = re.compile(r'href="/console(/messages/[^"]+)">')
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
@@ -37,7 +38,7 @@ async def prepared(broker: Broker) -> None:
     """Create accounts, and messages of a topic for each decision."""
     await with_accounts(broker)
     address = f"127.0.0.1:{broker.port}"
-    async with Producer(broker=address, credentials=ROOT) as producer:
+    async with Producer(broker=address, credentials=ROOT, timeout_s=TIMEOUT_S) as producer:
         for key in ("cancel", "move", "fire", "changed", "refused"):
             await producer.send(Message(key, b"b", keys=[key], delay=timedelta(hours=1)))
     async with Admin(broker=address, credentials=ROOT) as admin:
@@ -127,7 +128,9 @@ def test_a_message_shows_its_history_and_its_texts_as_text(shared_console: Serve
 
 def test_a_key_of_several_messages_is_a_list(shared_console: Served) -> None:
     async def send() -> None:
-        async with Producer(broker=f"127.0.0.1:{shared_console.broker.port}") as producer:
+        async with Producer(
+            broker=f"127.0.0.1:{shared_console.broker.port}", timeout_s=TIMEOUT_S
+        ) as producer:
             for _ in range(2):
                 await producer.send(Message("several", b"b", keys=["several"]))
 

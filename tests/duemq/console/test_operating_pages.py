@@ -27,6 +27,7 @@ from tests.duemq.console.rig import (
     with_accounts,
 )
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 CONFIRM = "<h2>Confirm</h2>"
 
@@ -36,7 +37,7 @@ async def prepared(broker: Broker) -> None:
     await with_accounts(broker)
     address = f"127.0.0.1:{broker.port}"
     async with (
-        Producer(broker=address, credentials=ROOT) as producer,
+        Producer(broker=address, credentials=ROOT, timeout_s=TIMEOUT_S) as producer,
         Admin(broker=address, credentials=ROOT) as admin,
     ):
         properties = {"note": HOSTILE}

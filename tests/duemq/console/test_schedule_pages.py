@@ -26,6 +26,7 @@ from tests.duemq.console.rig import (
     with_accounts,
 )
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 NEW = {"topic": "reports", "cron": "0 9 * * MON", "zone": "Europe/Berlin", "body": "weekly"}
 FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
@@ -34,7 +35,9 @@ FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 async def with_topic(broker: Broker) -> None:
     """Create accounts and the topic of the schedules."""
     await with_accounts(broker)
-    async with Producer(broker=f"127.0.0.1:{broker.port}", credentials=ROOT) as producer:
+    async with Producer(
+        broker=f"127.0.0.1:{broker.port}", credentials=ROOT, timeout_s=TIMEOUT_S
+    ) as producer:
         await producer.send(Message("reports", b"b"))
 
 

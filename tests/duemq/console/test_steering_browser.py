@@ -17,6 +17,7 @@ from duemq.messages import pending_hits
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("left_page")
 WIDTHS = (1_400, 390, 360)
@@ -35,7 +36,9 @@ STEPS_MORE = 60
 
 async def with_campaigns(broker: Broker) -> None:
     """Send pending messages of two campaigns."""
-    async with Producer(broker=f"127.0.0.1:{broker.port}", credentials=ROOT) as producer:
+    async with Producer(
+        broker=f"127.0.0.1:{broker.port}", credentials=ROOT, timeout_s=TIMEOUT_S
+    ) as producer:
         for topic in ("winter-sale", "spring-sale"):
             for number in range(MESSAGES):
                 delay = timedelta(hours=1, seconds=number)

@@ -17,6 +17,7 @@ from spark_reconciliation.audit.rules import EXCUSED
 from spark_reconciliation.audit.summary import summarize, write_parquet
 from spark_reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, _steps, audit, take_survey
 from spark_reconciliation.jobs.jobs import forecast, lateness, repair
+from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.spark.read import audit_stores, read_table
@@ -35,6 +36,7 @@ from tests.support.random_histories import RandomStore
 from tests.support.written_logs import LogWriter
 
 STORES_RANDOM = 400
+STORES_ON_SPARK = 100  # of other seeds each day; both engines have the same rules
 TIMELINES = ("apache-5.5.1-rolled", "apache-5.5.1-timeline")
 OTHER_LEVELS_MS = [(100,), (2_900, 3_100, 90_000)]
 Row = dict[str, Any]
@@ -50,12 +52,13 @@ def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
 
 
 def test_random_stores_have_the_naive_verdicts(engine: Any, seed: int) -> None:
-    stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM)]
+    count = STORES_RANDOM if isinstance(engine, LocalSession) else STORES_ON_SPARK
+    stores = [RandomStore(f"s{n}", seed + n) for n in range(count)]
     messages = [row for store in stores for row in store.messages]
     queues = [row for store in stores for row in store.queues]
     cursors = [row for store in stores for row in store.cursors]
     lean = AuditTables(messages, queues, cursors)
-    levels = {f"s{n}": OTHER_LEVELS_MS[n % 3] for n in range(STORES_RANDOM) if n % 3 < 2}
+    levels = {f"s{n}": OTHER_LEVELS_MS[n % 3] for n in range(count) if n % 3 < 2}
     levels_of = {
         of: [number for name, number in lean.numbers.items() if levels.get(name) is of]
         for of in OTHER_LEVELS_MS

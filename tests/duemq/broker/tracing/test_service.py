@@ -17,7 +17,7 @@ from duemq.client import Message, Producer
 from duemq.configuration.tracing_config import TracingConfig
 from duemq_common.errors import ConfigError
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import running, small
+from tests.support.running_broker import TIMEOUT_S, running, small
 
 CONTEXT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 RECEIVED_S = 30.0
@@ -70,7 +70,7 @@ async def sent(root: Path, port: int, count: int) -> None:
     endpoint = f"http://127.0.0.1:{port}/v1/traces"
     async with (
         running(small(root, otelTracesEndpoint=endpoint)) as (broker, _),
-        Producer(broker=broker.address) as producer,
+        Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,  # sends once
     ):
         for _ in range(count):
             await producer.send(Message("T", b"b", properties=CONTEXT))
