@@ -18,21 +18,25 @@ from message_store.log.commit_log import CommitLog
 Offsets = npt.NDArray[np.int64]
 RECENT_BYTES: Final = 64 << 20  # the end of the log, which is in the page cache
 GAP_BYTES: Final = 16_384  # records with smaller gaps between them are read together
+RECORD_BYTES_MAX: Final = 1 << 20
 RANGES_MAX: Final = 8_192  # of one call; the disk needs up to 0.1 ms for each
 
 
 def prefetch(log: CommitLog, offsets: Offsets, sizes: Offsets | int) -> int:
     """Begin to read records into the page cache; return the number of ranges. Any thread.
 
+    Offsets and sizes may come from damaged units: what cannot be in the log is skipped.
+
     Args:
         offsets: (n,) log offsets, most urgent first.
         sizes: (n,) bytes of each record, or of all.
     """
-    is_old = offsets < log.end - RECENT_BYTES
+    is_old = (offsets >= 0) & (offsets < log.end - RECENT_BYTES)
     if not is_old.any():
         return 0
     starts = offsets[is_old][:RANGES_MAX]
-    ends = starts + np.broadcast_to(sizes, offsets.shape)[is_old][:RANGES_MAX]
+    lengths = np.broadcast_to(sizes, offsets.shape)[is_old][:RANGES_MAX]
+    ends = starts + lengths.clip(1, RECORD_BYTES_MAX)
     order = np.argsort(starts)
     starts, ends = starts[order], ends[order]
     firsts = np.flatnonzero(np.diff(starts, prepend=-GAP_BYTES - 1) > GAP_BYTES)

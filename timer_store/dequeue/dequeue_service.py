@@ -75,12 +75,12 @@ class DequeueService:
     # -- near stage -----------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> None:
-        """Load due slots, and the slot at the read position even if it is not due.
+        """Load the slot at the read position, even if it is not due.
 
         That slot also has overdue timers, and timers that were sent after the clock was set back.
+        The turns load the other due slots: after an outage these may have many old timers.
         """
         self._load(self._position.read_ms + 1, now_ms)
-        self.load(now_ms)
 
     def restart(self, now_ms: int) -> None:
         """Start after the timer log was rebuilt: positions in it have changed."""
@@ -171,7 +171,11 @@ class DequeueService:
         num, count_max = self._units.wheel.num(slot_ms), max(self._stage.room, 1)
         if loader.pool is None or (num < LARGE and not self._has_old(slot_ms)):
             skip = self._settled_timers.offsets
-            return load_slot(self._units, slot_ms, num, count_max, after, skip)
+            loaded = load_slot(self._units, slot_ms, num, count_max, after, skip)
+            if self._has_old(slot_ms):  # during the start: there is no thread yet
+                rows = loaded.run.rows
+                self._deliverer.prefetch(rows["phys_offset"], rows["record_size"])
+            return loaded
         loader.begin(slot_ms, num, count_max, after)
         return None
 

@@ -69,3 +69,11 @@ def test_a_file_system_without_advice_changes_nothing(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     assert prefetch(log(), np.array([100]), 300) == 1
+
+
+def test_offsets_and_sizes_of_damaged_units_are_harmless(
+    advised: list[tuple[int, int, int]],
+) -> None:
+    offsets = np.array([-(1 << 63), 100, 1 << 62, 2 * FILE_BYTES, 3 * FILE_BYTES])
+    prefetch(log(), offsets, np.array([195, 195, 195, -5, (1 << 31) - 1], np.int32))
+    assert advised == [(0, 100, 195), (2, 0, 1), (3, 0, 1 << 20)]
