@@ -6,14 +6,11 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.requirements import in_ci
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
@@ -48,22 +45,32 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-BOTH = [pytest.param("spark", marks=pytest.mark.spark), "local"]
+ON_SPARK = pytest.param("spark", marks=pytest.mark.spark)
+IN_TEST_ALL = pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.extended))
 
 
-@pytest.fixture(scope="module", params=BOTH)
-def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Return a session of each engine."""
-    from spark_reconciliation.engine import use_engine_of
-    from spark_reconciliation.local.frame import LocalSession
+def session_of_each(*engines: Any) -> Any:
+    """Return a fixture with a session of each engine."""
 
-    if request.param == "spark":
-        yield request.getfixturevalue("spark")
-        return
-    session = LocalSession()
-    with use_engine_of(session):
-        yield session
-    session.stop()
+    @pytest.fixture(scope="module", params=engines)
+    def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
+        from spark_reconciliation.engine import use_engine_of
+        from spark_reconciliation.local.frame import LocalSession
+
+        if request.param == "spark":
+            yield request.getfixturevalue("spark")
+            return
+        session = LocalSession()
+        with use_engine_of(session):
+            yield session
+        session.stop()
+
+    return engine
+
+
+engine = session_of_each(IN_TEST_ALL, "local")
+"""Spark plans a query in half a second. So `make test` tests rules and jobs with the local engine;
+the tests of all verdicts and of functions run with both."""
 
 
 @pytest.fixture
@@ -73,11 +80,3 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(spark, "stop", lambda: None)
         patched.setattr("spark_reconciliation.spark.master.session_at", lambda where, **_: spark)
         yield
-
-
-def with_own_plan(frame: DataFrame) -> DataFrame:
-    """Compute the rows of a frame, and return them as one whose queries have small plans.
-
-    A query of a persisted audit is planned in half a second of a processor.
-    """
-    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)

@@ -15,7 +15,6 @@ from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import log_segments, plan_log
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.spark.read import audit_stores, count_stores
-from tests.spark_reconciliation.conftest import with_own_plan
 from tests.spark_reconciliation.log_bytes import Log
 from tests.support.extended import extended
 from tests.support.timer_rig import TimerRig
@@ -244,15 +243,14 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
     return {str(top / name): make(top / name) for name, make in CASES.items()}
 
 
-@pytest.mark.spark
 @pytest.mark.finding("C4")
 @pytest.mark.parametrize("trust", [False, extended(True)])
 def test_a_clock_step_needs_many_records(
-    spark: Any, stepped: dict[str, Expected], trust: bool
+    engine: Any, stepped: dict[str, Expected], trust: bool
 ) -> None:
     config = AuditConfig(trust_clock=trust)
-    verdicts, unread = audit_stores(spark, list(stepped), config)
-    verdicts, unread = with_own_plan(verdicts), with_own_plan(unread)
+    verdicts, unread = audit_stores(engine, list(stepped), config)
+    verdicts, unread = verdicts.persist(), unread.persist()
     found: dict[str, dict[str, int]] = {store: {} for store in stepped}
     for row in verdicts.groupBy("store", "verdict").count().collect():
         found[row["store"]][row["verdict"]] = row["count"]

@@ -26,7 +26,7 @@ from spark_reconciliation.jobs.watch import Watch, WatchConfig
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.migration.plans.test_counting import plan_of
 from tests.migration.steps.test_drain import fill
-from tests.spark_reconciliation.conftest import FOR_FEW_ROWS, with_own_plan
+from tests.spark_reconciliation.conftest import FOR_FEW_ROWS
 from tests.support.migration_rig import MigrationRig
 from tests.support.planted_faults import plant
 
@@ -165,9 +165,9 @@ def tables(spark: Any, root: Path) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Return verdicts, messages and schedule of a store."""
     paths = [str(root)]
     return (
-        with_own_plan(audit_stores(spark, paths)[0]),
-        with_own_plan(read_table(spark, paths, "messages", PROOF)),
-        with_own_plan(read_table(spark, paths, "schedule")),
+        audit_stores(spark, paths)[0],
+        read_table(spark, paths, "messages", PROOF),
+        read_table(spark, paths, "schedule"),
     )
 
 

@@ -22,6 +22,7 @@ from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.duemq.cli.test_stopped_store import pending_of
+from tests.spark_reconciliation.conftest import ON_SPARK, session_of_each
 from tests.support.audit_rows import AuditTables
 from tests.support.golden_stores import (
     ROCKSDB_VERSION,
@@ -40,6 +41,7 @@ STORES_ON_SPARK = 100  # of other seeds each day; both engines have the same rul
 TIMELINES = ("apache-5.5.1-rolled", "apache-5.5.1-timeline")
 OTHER_LEVELS_MS = [(100,), (2_900, 3_100, 90_000)]
 Row = dict[str, Any]
+engine = session_of_each(ON_SPARK, "local")
 
 
 def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:

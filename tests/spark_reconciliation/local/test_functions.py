@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from spark_reconciliation.engine import F, Window
+from tests.spark_reconciliation.conftest import ON_SPARK, session_of_each
 
 NUMBERS = [(1, 5, "a"), (1, None, "b"), (2, -7, None), (2, 9, "a"), (3, None, None)]
 SCHEMA = "key bigint, value bigint, name string"
+engine = session_of_each(ON_SPARK, "local")
 
 
 @pytest.fixture(scope="module")
