@@ -175,6 +175,7 @@ def recovered_table(store: MessageStore) -> ScheduleTable:
     """Return the table of a store at the end of its log."""
     table = load_table(store)
     table.replay(store, lambda text: log.error("%s", text))
+    table.oldest_definition()  # reads all rows now, not while timers are due
     return table
 
 
