@@ -11,4 +11,4 @@ def test_the_page_has_its_figures() -> None:
 
 
 def test_the_largest_size_was_measured() -> None:
-    assert max(newest()) >= 10_000_000
+    assert max(newest()) == 100_000_000

@@ -190,16 +190,18 @@ class RoutedReturn:
         self._finished.add(level)
 
     def _pending_timers(self, level: int) -> Rows:
-        """Return the pending timers of a level, sorted by due time."""
+        """Return the pending timers of a level in the part of the queue that was read.
+
+        Each call reads one more piece: the queue may have millions of other timers. The result is
+        sorted by due time.
+        """
         blocks = [self._pending.get(level, NO_TIMERS)]
         position = self._read_to.get(level, -1)
         if position < 0:
             position = PendingTimers(self._timers).first_pending()
-        end = self._timers.fetch.bounds()[1]
+        end = min(self._timers.fetch.bounds()[1], position + PIECE_UNITS)
         while position < end:
-            rows, position = self._timers.fetch.fetch_queue(
-                position, min(PIECE_UNITS, end - position)
-            )
+            rows, position = self._timers.fetch.fetch_queue(position, end - position)
             blocks.append(rows[self._levels_of(rows) == level].copy())
         self._read_to[level] = max(position, end)
         rows = np.concatenate(blocks)
