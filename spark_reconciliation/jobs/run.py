@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 CURVE_ROWS_MAX: Final = 100_000
+PYTHON_ERROR: Final = re.compile(r"^[A-Za-z_][\w.]*: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +329,10 @@ def reason_of(error: BaseException) -> str:
     lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
     if lost:
         return lost[1] + lost[2].rstrip()
+    raised = PYTHON_ERROR.findall(str(error).rpartition("Traceback (most recent call last)")[2])
+    if raised and "Traceback" in str(error):
+        missing = raised[0].startswith("No module named")
+        return raised[0] + (": the workers need DueMQ, see Run it on a cluster" if missing else "")
     return (lines or [type(error).__name__])[0]
 
 

@@ -1,6 +1,6 @@
 """Stores of one broker group: a master and its replicas have the same records at the same offsets.
 
-    paths --grouped_stores--> the store of each group that an audit reads, and its copies
+paths --grouped_stores--> the store of each group that an audit reads, and its copies
 """
 
 from __future__ import annotations

@@ -39,9 +39,10 @@ SMALL = tuple(word for key, value in FOR_FEW_ROWS.items() for word in ("--conf",
 TIMEOUT_S = 300
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, *, tree: bool = True) -> dict[str, str]:
     """Return the environment of servers and programs: this Python, this tree, loopback."""
-    path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
+    top = str(TOP) if tree else ""
+    path = os.pathsep.join(filter(None, (top, os.environ.get("PYTHONPATH", ""))))
     own = {
         "PYTHONPATH": path,
         "PYSPARK_PYTHON": sys.executable,
@@ -57,14 +58,14 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def server(home: Path, ready: str, *words: str) -> Iterator[None]:
+def server(home: Path, ready: str, *words: str, tree: bool = True) -> Iterator[None]:
     """Start a Spark server; the block begins when it prints `ready`."""
     if shutil.which("setpriv"):  # the server ends with a killed test run
         words = ("setpriv", "--pdeathsig", "KILL", *words)
     process = subprocess.Popen(
         words,
         cwd=home,
-        env=environment(home),
+        env=environment(home, tree=tree),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -94,8 +95,12 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
 
 
 @contextmanager
-def cluster(home: Path, workers: int) -> Iterator[str]:
-    """Start a master and workers with one core each; yield the URL of the master."""
+def cluster(home: Path, workers: int, *, tree: bool = True) -> Iterator[str]:
+    """Start a master and workers with one core each; yield the URL of the master.
+
+    Args:
+        tree: Whether the workers can import this tree.
+    """
     [port] = free_ports(1)
     url = f"spark://{HOST}:{port}"
     run = str(HOME / "bin" / "spark-class")
@@ -104,7 +109,8 @@ def cluster(home: Path, workers: int) -> Iterator[str]:
         stack.enter_context(server(home, "New state: ALIVE", run, MASTER, *where, "-p", str(port)))
         for _ in range(workers):
             words = (run, WORKER, *where, "-c", "1", "-m", "1g", url)
-            stack.enter_context(server(home, "Successfully registered with master", *words))
+            registered = "Successfully registered with master"
+            stack.enter_context(server(home, registered, *words, tree=tree))
         yield url
 
 

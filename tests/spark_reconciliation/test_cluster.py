@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,37 @@ def test_a_cluster_of_two_workers(home: Path) -> None:
     }
     logs = list((home / "work").glob("app-*/*/stderr"))
     assert {path.parent.name for path in logs} == {"0", "1"}, "an executor on each worker"
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+def test_workers_get_duemq_as_an_archive(home: Path) -> None:
+    """The commands of docs/how-to/audit.md; the workers' Python has no packages."""
+    packages, bare = home / "duemq-workers", home / "bare"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
+    install += ["-c", str(clusters.TOP / "constraints.txt"), "--target", str(packages)]
+    subprocess.run([*install, str(clusters.TOP), "pyarrow", "pandas<3", "fsspec"], check=True)
+    archive = home / "duemq-workers.tar.gz"
+    subprocess.run(
+        ["tar", "-C", str(packages), "-I", "gzip -1", "-cf", str(archive), "."], check=True
+    )
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    python = str(bare / "bin" / "python")
+    has_packages = subprocess.run([python, "-c", "import numpy"], check=False, capture_output=True)
+    assert has_packages.returncode
+    shipped = {
+        "spark.archives": f"{archive}#duemq-workers",
+        "spark.executorEnv.PYTHONPATH": "duemq-workers",
+        "spark.pyspark.python": python,
+        "spark.pyspark.driver.python": sys.executable,
+    }
+    more = [word for key, value in shipped.items() for word in ("--conf", f"{key}={value}")]
+    with clusters.cluster(home, workers=2, tree=False) as master:
+        assert described(clusters.run(home, *submit(master, *more)))["verdicts"] == FOUND
+        without = clusters.run(home, *submit(master, *more[4:]))
+    assert without.returncode == 2
+    reason = json.loads(without.stdout.splitlines()[-1])["why"]
+    assert re.fullmatch(r"No module named '\w+': the workers need DueMQ, .*", reason)
 
 
 @pytest.mark.extended

@@ -214,6 +214,26 @@ def test_the_reason_names_a_lost_executor() -> None:
     assert reason_of(RuntimeError("other\nlines")) == "other"
 
 
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("OSError: [Errno 5] bad disk", "[Errno 5] bad disk"),
+        (
+            "ModuleNotFoundError: No module named 'numpy'",
+            "No module named 'numpy': the workers need DueMQ, see Run it on a cluster",
+        ),
+    ],
+)
+def test_the_reason_is_that_of_python_on_a_worker(raised: str, reason: str) -> None:
+    text = f"""An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 7, in main
+    func: object = read()
+{raised}
+"""
+    assert reason_of(RuntimeError(text)) == reason
+
+
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("mine")
