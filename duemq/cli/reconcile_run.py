@@ -19,6 +19,7 @@ from duemq_common.clock import SystemClock
 if TYPE_CHECKING:
     from spark_reconciliation.audit.summary import Summary
     from spark_reconciliation.jobs.outside import ProofSummary
+    from spark_reconciliation.jobs.replicas import GroupResult
     from spark_reconciliation.jobs.run import AuditRequest
     from spark_reconciliation.spark.master import SparkMaster
 
@@ -141,9 +142,24 @@ def _print(summary: Summary) -> None:
         from spark_reconciliation.report.page import clock_text
 
         out.print(clock_text(summary), markup=False, soft_wrap=True)
+    for group in summary.groups:
+        _print_group(group)
     for proof in summary.outside:
         _print_proof(proof)
     out.print(_verdict(summary), markup=False)
+
+
+def _print_group(group: GroupResult) -> None:
+    """Print which store of a group was audited, and how the others differ."""
+    out = console()
+    for log in group.logs:
+        audited = " (audited)" if log.store == group.store else ""
+        end = f", lacks the last {log.behind:,} bytes" if log.behind else ""
+        text = f"log from {log.log_min:,} to {log.log_end:,}{end}"
+        out.print(f"{'group':20}{log.store}{audited}: {text}", markup=False, soft_wrap=True)
+    for row in group.examples:
+        text = f"{row.verdict} at log offset {row.phys_offset:,}; in {', '.join(row.have)}"
+        out.print(f"{'divergent':20}{text}", markup=False, soft_wrap=True)
 
 
 def _print_proof(proof: ProofSummary) -> None:
@@ -198,6 +214,10 @@ def _verdict(summary: Summary) -> str:
     if not summary.complete:
         verdict = f"{summary.findings:,} of {kept} have a finding"
         return f"The audit is incomplete: files have faults or could not be read ({verdict})."
+    divergent = sum(group.differing for group in summary.groups)
+    if divergent:
+        verdict = f"{summary.findings:,} of {kept} have a finding"
+        return f"The stores of a group differ in {divergent:,} records ({verdict})."
     differing = sum(proof.findings for proof in summary.outside)
     if differing:
         verdict = f"{summary.findings:,} of {kept} have a finding"

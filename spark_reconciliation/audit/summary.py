@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_reconciliation.jobs.outside import ProofSummary
+    from spark_reconciliation.jobs.replicas import GroupResult
 
 SHOWN_MAX: Final = 20
 ALIKE_SHOWN: Final = 3  # messages of each verdict and reason
@@ -35,6 +36,7 @@ class Summary:
     clock: Positions in the log after which the store's clock was set back.
     excused: Number of findings that a clock step explains.
     outside: Results of the comparison with tables of producers and consumers.
+    groups: Results of the comparison of the stores of a group.
     """
 
     verdicts: dict[str, int]
@@ -44,6 +46,7 @@ class Summary:
     clock: list[dict[str, object]] = field(default_factory=list)
     excused: int = 0
     outside: tuple[ProofSummary, ...] = ()
+    groups: tuple[GroupResult, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -54,7 +57,9 @@ class Summary:
     def clean(self) -> bool:
         """Whether there are no findings and everything was readable."""
         kept = not set(self.verdicts) - CLEAN
-        return self.complete and kept and not any(proof.findings for proof in self.outside)
+        differing = any(group.differing for group in self.groups)
+        differing |= any(proof.findings for proof in self.outside)
+        return self.complete and kept and not differing
 
     @property
     def findings(self) -> int:

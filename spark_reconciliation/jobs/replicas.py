@@ -10,13 +10,18 @@ place, independently at each member. The same message in several stores of a gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
+from spark_reconciliation.scan.store_groups import StoreGroup
+from spark_reconciliation.scan.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 COMPARED: Final = (
     "phys_offset",
@@ -37,7 +42,66 @@ COMPARED: Final = (
 COLUMNS: Final = ("store", *COMPARED)
 """Columns of `messages` that `differences` reads."""
 MOVED_LEVEL: Final = "(^|\u0002)DELAy\u0001"
+OWN_LEVEL: Final = "\\1DELAY\u0001"
 MISSING, DIFFERENT = "missing", "different"
+SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Row of `extents`."""
+
+    store: str
+    log_min: int
+    log_end: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Row of `differences`."""
+
+    phys_offset: int
+    verdict: str
+    have: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """Comparison of the stores of one group in an audit.
+
+    Attributes:
+        store: Store that was audited.
+        logs: Range of each log.
+        differing: Number of log offsets at which the stores differ.
+        examples: The first of these.
+    """
+
+    store: str
+    logs: list[LogRange]
+    differing: int
+    examples: list[Divergence]
+
+
+def compare_groups(spark: SparkSession, groups: Sequence[StoreGroup]) -> tuple[GroupResult, ...]:
+    """Compare the stores of each group that has several."""
+    from spark_reconciliation.spark.read import read_table
+
+    results = []
+    for group in groups:
+        if not group.copies:
+            continue
+        paths = (group.store, *group.copies)
+        stores = read_table(spark, paths, "stores").persist()
+        rows = differences(read_table(spark, paths, "messages", COLUMNS), stores).persist()
+        count = rows.count()
+        first = rows.limit(SHOWN_MAX).collect() if count else []
+        examples = [Divergence(**row.asDict()) for row in first]
+        logs = [LogRange(**row.asDict()) for row in extents(stores).collect()]
+        results.append(GroupResult(group.store, logs, count, examples))
+        for frame in (rows, stores):
+            frame.unpersist()  # Spark would use the rows again for a store that has changed
+    return tuple(results)
 
 
 def extents(stores: DataFrame) -> DataFrame:
@@ -68,8 +132,10 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
         F.min("log_end").alias("common_end"),
         F.count("*").alias("count"),
     )
-    content = F.xxhash64(*map(_compared, COMPARED)).alias("content")
-    records = messages.where("record_size > 0").select("store", "phys_offset", content)
+    kinds = dict(TABLES["messages"])
+    schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
+    texts = messages.where("record_size > 0").select(*COLUMNS).mapInArrow(without_owner, schema)
+    records = texts.select("store", "phys_offset", F.xxhash64(*COMPARED).alias("content"))
     in_common = (F.col("phys_offset") >= F.col("common_min")) & (
         F.col("phys_offset") < F.col("common_end")
     )
@@ -86,11 +152,18 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
     return named.select("phys_offset", "verdict", "have").orderBy("phys_offset")
 
 
-def _compared(name: str) -> Column:
-    """Return a column; for level messages without the letter that depends on the owner."""
-    column = F.col(name)
-    if name != "property_text":
-        return column
-    text = F.decode(column, "ISO-8859-1")
-    renamed = F.encode(F.regexp_replace(text, MOVED_LEVEL, "$1DELAY\u0001"), "ISO-8859-1")
-    return F.when(F.col("topic") == SCHEDULE_TOPIC, renamed).otherwise(column)
+def without_owner(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return level messages without the letter that depends on their owner. Runs on a worker."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        texts = batch.column("property_text")
+        renamed = pc.replace_substring_regex(
+            texts.cast(pa.binary()), pattern=MOVED_LEVEL, replacement=OWN_LEVEL
+        )
+        are_levels = pc.fill_null(pc.equal(batch.column("topic"), SCHEDULE_TOPIC), False)
+        index = batch.schema.get_field_index("property_text")
+        yield batch.set_column(
+            index, batch.schema.field(index), pc.if_else(are_levels, renamed, texts)
+        )

@@ -40,7 +40,8 @@ class AuditRequest:
     """Requested audit.
 
     Attributes:
-        stores: Directories or URLs.
+        stores: Directories or URLs. Of the stores of one group, one is audited and compared with
+            the others.
         late_ms: Maximum lateness that is ok.
         as_of_ms: Time until which due messages should be delivered; None: the present time if a
             broker has the stores open, else the newest record.
@@ -147,16 +148,21 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
 def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:
     from spark_reconciliation.audit.summary import summarize, write_parquet
     from spark_reconciliation.jobs.outside import run_proofs
+    from spark_reconciliation.jobs.replicas import compare_groups
+    from spark_reconciliation.scan.store_groups import grouped_stores
     from spark_reconciliation.spark.read import audit_stores, count_stores
 
+    groups = grouped_stores(request.stores)
+    request = replace(request, stores=tuple(group.store for group in groups))
+    compared = compare_groups(spark, groups)
     if request.brief:
         brief, unread = count_stores(spark, request.stores, request.config)
-        return summarize(brief.rest, unread, kept=brief.kept)
+        return replace(summarize(brief.rest, unread, kept=brief.kept), groups=compared)
     verdicts, unread = audit_stores(spark, request.stores, request.config)
     verdicts = verdicts.persist()
     if request.out:
         write_parquet(verdicts, request.out)
-    summary = summarize(verdicts, unread)
+    summary = replace(summarize(verdicts, unread), groups=compared)
     if request.comparison is not None:
         stores, comparison = request.stores, request.comparison
         proofs = run_proofs(spark, stores, verdicts, comparison, out=request.out)
@@ -164,6 +170,7 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
     if request.report is not None:
         page = _page(spark, request, verdicts, summary, clock.now_ms())
         request.report.write_text(page, encoding="utf-8")
+    verdicts.unpersist()
     return summary
 
 
@@ -329,10 +336,11 @@ def reason_of(error: BaseException) -> str:
     lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
     if lost:
         return lost[1] + lost[2].rstrip()
-    raised = PYTHON_ERROR.findall(str(error).rpartition("Traceback (most recent call last)")[2])
-    if raised and "Traceback" in str(error):
-        missing = raised[0].startswith("No module named")
-        return raised[0] + (": the workers need DueMQ, see Run it on a cluster" if missing else "")
+    _, traceback, after = str(error).rpartition("Traceback (most recent call last)")
+    raised = PYTHON_ERROR.search(after) if traceback else None
+    if raised is not None:
+        hint = ": the workers need DueMQ, see Run it on a cluster"
+        return raised[1] + (hint if raised[1].startswith("No module named") else "")
     return (lines or [type(error).__name__])[0]
 
 

@@ -45,8 +45,10 @@ pow = _function("pow")
 regr_slope = _function("regr_slope")
 row_number = _function("row_number")
 size = _function("len")
+sort_array = _function("list_sort")
 trim = _function("trim")
 unix_millis = _function("epoch_ms")
+xxhash64 = _function("hash")  # another hash function: its values are compared with each other only
 
 
 def col(name: str) -> SqlColumn:
@@ -67,6 +69,10 @@ def when(condition: SqlColumn, value: object) -> SqlColumn:
 
 def count(column: Name) -> SqlColumn:
     return SqlColumn("count(*)" if isinstance(column, str) else f"count({column.sql})")
+
+
+def countDistinct(column: Name) -> SqlColumn:
+    return SqlColumn(f"count(DISTINCT {columns_of([column])})")
 
 
 def count_if(condition: Name) -> SqlColumn:
