@@ -1,4 +1,4 @@
-"""Reconciliation plugin: audits by cron, one at a time, in child processes."""
+"""Reconciliation plugin: audits by cron and on request, one at a time, in child processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from delayed_delivery.plugin import ParameterizedView, PluginBase, PluginHost
 from duemq_common.config import from_properties, with_live
+from duemq_common.errors import RequestError
+from duemq_common.request import Request, RequestHandler, Response
 from spark_reconciliation.config import ReconcileConfig
 from spark_reconciliation.jobs import child_process
 from spark_reconciliation.jobs.recent_audits import RecentAudits, audits_of
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 JOB: Final = "reconciliation.audit"
+START_AUDIT: Final = 9_020
+SYSTEM_ERROR: Final = 1
 LEVELS_KEY: Final = "messageDelayLevel"
 GRACE_S: Final = 3_600
 """Maximum delay, in seconds, after which an audit that missed its time is not started."""
@@ -39,7 +43,7 @@ class LastAudit:
 
 
 class ReconciliationPlugin(PluginBase):
-    """Plugin that starts audits by `reconcileCron`, one at a time.
+    """Plugin that starts audits by `reconcileCron` and on request, one at a time.
 
     Args:
         run: Runs a command.
@@ -61,6 +65,9 @@ class ReconciliationPlugin(PluginBase):
 
     def config_class(self) -> type:
         return ReconcileConfig
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        return {START_AUDIT: self.start}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {
@@ -100,6 +107,18 @@ class ReconciliationPlugin(PluginBase):
                 with suppress(asyncio.CancelledError):
                     await self._audit_task
 
+    async def start(self, request: Request) -> Response:
+        """Start an audit for an operator; the audits of the schedule remain.
+
+        Raises:
+            RequestError: An audit runs, or the broker stops.
+        """
+        if self.is_running or not self._open:
+            raise RequestError(SYSTEM_ERROR, "an audit runs: wait for its end")
+        log.info("an audit was requested")
+        self._begin()
+        return Response()
+
     @property
     def is_running(self) -> bool:
         """Whether an audit runs now."""
@@ -111,11 +130,16 @@ class ReconciliationPlugin(PluginBase):
             self.last.skipped += 1
             log.warning("an audit still runs; this one is skipped")
             return
-        self._audit_task = asyncio.create_task(self._run_audit(), name="audit")
-        try:
-            await asyncio.wait([self._audit_task])
-        finally:
-            self._audit_task = None
+        await asyncio.wait([self._begin()])
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Return the task of a new audit."""
+        task = self._audit_task = asyncio.create_task(self._run_audit(), name="audit")
+        task.add_done_callback(self._on_end)
+        return task
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._audit_task = None
 
     async def _run_audit(self) -> None:
         started_ms = self._host.clock.now_ms()

@@ -16,7 +16,7 @@ from duemq.client import ClientError, Refused
 from duemq.client.admin.cluster import BrokerMember
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 
 LEVELS_MAX: Final = 1_000
 TEXT_MAX: Final = 200
@@ -95,6 +95,12 @@ def state_of(name: str, view: str, *, masters: bool) -> Callable[[Call], Awaitab
     return read
 
 
+class AuditStart(msgspec.Struct):
+    """Address of the broker that audits its store now; `GET /audits` shows the result."""
+
+    broker: str
+
+
 async def list_brokers(call: Call) -> BrokerRows:
     """Return every master and replica."""
     return BrokerRows(list(map(_row, await call.session.admin.members())))
@@ -132,6 +138,20 @@ async def command_migration(call: Call) -> JsonObject:
         title = "The state of the migration does not allow the command"
         raise Problem(409, "state", title, error.remark, code=error.code) from error
     return {**result}
+
+
+async def start_audit(call: Call) -> AuditStart:
+    """Start an audit of one broker."""
+    query: BrokerQuery = call.query or BrokerQuery()
+    address = await _address(call, query.broker)
+    try:
+        await call.session.client.ask(address, RequestCode.START_AUDIT)
+    except Refused as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        title = "The audit cannot start"
+        raise Problem(409, "state", title, error.remark, code=error.code) from error
+    return AuditStart(broker=address)
 
 
 async def _address(call: Call, broker: str) -> str:
@@ -173,6 +193,17 @@ ENDPOINTS: Final = (
         )
         for name, view, masters, summary in VIEWS
     ],
+    Endpoint(
+        method="POST",
+        path="/audits",
+        handler=start_audit,
+        summary="Start an audit of a broker's store, unless one runs.",
+        tag="operations",
+        query=BrokerQuery,
+        result=AuditStart,
+        status=202,
+        problems=(409,),
+    ),
     Endpoint(
         method="GET",
         path="/migrations",

@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.broker.broker import Broker
 from duemq_common.clock import FakeClock
-from duemq_common.errors import ConfigError
+from duemq_common.errors import ConfigError, RequestError
 from duemq_common.ledger.engine import default_url
+from duemq_common.request import Request
 from spark_reconciliation.config import ReconcileConfig
 from spark_reconciliation.jobs import child_process
 from spark_reconciliation.jobs.audit_ledger import AuditLedger
@@ -179,3 +180,24 @@ def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
     [record] = AuditLedger.open_existing(default_url(tmp_path / "store")).audits()
     assert (record.audit_id, record.made_by) == (last["audit_id"], "cron")
     assert (record.exit_code, record.verdicts) == (0, {"pending": 5})
+
+
+def test_a_requested_audit_runs_alone() -> None:
+    async def work() -> None:
+        runs = Runs()
+        async with running(Host(), runs) as plugin:
+            assert (await plugin.start(Request(9_020, {}))).code == 0
+            with pytest.raises(RequestError, match="an audit runs"):
+                await plugin.start(Request(9_020, {}))
+            await plugin.audit()  # the schedule skips its own
+            assert plugin.last.skipped == 1
+            runs.may_end.set()
+            assert plugin._audit_task is not None
+            await asyncio.wait([plugin._audit_task])
+            await asyncio.sleep(0)
+            assert not plugin.is_running
+            assert (plugin.last.runs, len(runs.commands)) == (1, 1)
+            runs.may_end.clear()
+            await plugin.start(Request(9_020, {}))  # the end of the broker ends it
+
+    asyncio.run(work())

@@ -101,6 +101,14 @@ def test_states_of_brokers(shared_api: httpx.Client, path: str, key: str | None)
     assert key is None or key in row["state"]
 
 
+def test_an_audit_is_started(shared_api: httpx.Client) -> None:
+    started = shared_api.post("/api/v1/audits")
+    assert started.status_code == 202, started.text
+    assert shared_api.post("/api/v1/audits?broker=absent").status_code == 404
+    again = shared_api.post("/api/v1/audits")
+    assert (again.status_code, again.json()["detail"]) == (409, "an audit runs: wait for its end")
+
+
 def test_migrations(shared_api: httpx.Client) -> None:
     status = shared_api.get("/api/v1/migrations").json()
     assert "levels" in status
