@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duemq_common.clock import FakeClock
+from duemq_common.clock import Clock, FakeClock
 from duemq_common.errors import UsageError
 from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.summary import Summary
@@ -279,23 +280,26 @@ def test_errors_do_not_show_passwords() -> None:
     assert "s3cret" not in table.shown
 
 
-def test_the_command_prints_the_outcomes(
-    on_spark: None, made: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("on_spark")
+def test_the_command_requests_a_comparison_and_prints_it(
+    made: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both outputs show one audit."""
-    summaries: list[Summary] = []
+    sent = write_table(tmp_path / "sent.jsonl", made.sent)
+    proof = ProofSummary("sent", {"ok": 2, "never_accepted": 1}, skipped=0)
+    requests: list[AuditRequest] = []
 
-    def audited(*arguments: Any) -> Summary:
-        if not summaries:
-            summaries.append(run_audit(*arguments))
-        return summaries[0]
+    def audited(spark: Any, request: AuditRequest, clock: Clock) -> Summary:
+        requests.append(request)
+        return Summary({"ok": 2}, {}, outside=(proof,))
 
     monkeypatch.setattr("spark_reconciliation.jobs.run.run_audit", audited)
-    sent = write_table(tmp_path / "sent.jsonl", made.sent)
-    ran = duemq("reconcile", "run", str(made.root), "--sent", sent, "--json", "--ledger", "none")
-    [proof] = json.loads(ran.stdout)["outside"]
-    assert proof["outcomes"] == Counter(made.outcomes.values())
-    ran = duemq("reconcile", "run", str(made.root), "--sent", sent, "--ledger", "none")
-    assert ran.returncode == 1, ran.stderr
-    assert "never_accepted" in ran.stdout
-    assert "names differ from the tables" in ran.stdout
+    words = ("reconcile", "run", str(made.root), "--sent", sent, "--tolerance", "7")
+    shown, as_json = (duemq(*words, "--ledger", "none", *more) for more in ((), ("--json",)))
+    for request in requests:
+        assert request.comparison == TableComparison(sent=OutsideTable(sent), tolerance_ms=7)
+    assert len(requests) == 2
+    assert (shown.returncode, as_json.returncode) == (1, 1), shown.stderr
+    assert re.search("never_accepted +1", shown.stdout)
+    assert "1 names differ from the tables (0 of 2 messages have a finding)." in shown.stdout
+    [outside] = json.loads(as_json.stdout)["outside"]
+    assert outside["outcomes"] == proof.outcomes
