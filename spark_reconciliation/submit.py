@@ -34,6 +34,7 @@ from spark_reconciliation.jobs.run import (
     reason_of,
     run_audit,
 )
+from spark_reconciliation.local.choice import AUTO_ENGINE, choose_engine
 from spark_reconciliation.scan.levels import levels_ms_of
 from spark_reconciliation.spark.master import SparkMaster, session_at
 
@@ -116,7 +117,7 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     response = {"audit_id": ledger_row.audit_id}
     try:
         check_request(request)
-        spark = session_at(replace(_spark_master(given), light=request.brief))
+        spark = session_at(replace(_master(given, request.stores), light=request.brief))
         try:
             summary = run_audit(spark, request, SystemClock())
         finally:
@@ -130,10 +131,16 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     return ledger_row.done(summary), response | summary.to_json()
 
 
-def _spark_master(given: argparse.Namespace) -> SparkMaster:
+def _master(given: argparse.Namespace, stores: Sequence[str]) -> SparkMaster:
+    """Return the session's settings; on this machine, the stores decide about the engine."""
     submitted = not given.cores and not given.connect
+    engine = choose_engine(AUTO_ENGINE, stores, spark_requested=submitted or bool(given.connect))
     return SparkMaster(
-        cores=given.cores, memory=given.memory, connect=given.connect, submitted=submitted
+        cores=given.cores,
+        memory=given.memory,
+        connect=given.connect,
+        submitted=submitted,
+        engine=engine,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -372,10 +373,25 @@ class TimerSelection:
     page: Annotated[int, typer.Option(help="Number of the page.", min=1)] = 1
 
 
+class EngineName(StrEnum):
+    """Engine of an audit."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
+
+
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Spark session of a command."""
+    """Engine of a command, and its Spark session."""
 
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            metavar="auto|local|spark",
+            help="local: DuckDB in this process; auto: local if the logs are small, else Spark.",
+        ),
+    ] = EngineName.AUTO
     cores: Annotated[int, typer.Option(help="Parallel tasks; 0: one per core.", min=0)] = 0
     memory: Annotated[str, typer.Option(help="Memory of the Java process.")] = "2g"
     connect: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,23 +34,6 @@ Capacity = Annotated[
         metavar="N", help="Messages per second that a broker delivers; 0: unlimited.", min=0
     ),
 ]
-
-
-class EngineName(StrEnum):
-    """Engine of an audit."""
-
-    AUTO = "auto"
-    LOCAL = "local"
-    SPARK = "spark"
-
-
-AuditEngine = Annotated[
-    EngineName,
-    typer.Option(
-        metavar="auto|local|spark",
-        help="local: DuckDB in this process; auto: local if the logs are small, else Spark.",
-    ),
-]
 Minutes = Annotated[int, typer.Option(help="Length of an interval in minutes.", min=1)]
 
 
@@ -70,7 +52,6 @@ def run(
     ] = None,
     capacity: Capacity = 0,
     ledger: LedgerUrl = "",
-    engine: AuditEngine = EngineName.AUTO,
     *,
     outside: OutsideOptions,
     spark: SparkOptions,
@@ -90,7 +71,7 @@ def run(
         capacity_per_s=capacity,
         comparison=_comparison(outside),
     )
-    reconcile(request, _spark_master(spark), engine, ledger, as_json=as_json)
+    reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
 
 @command(reconcile_app, "history", example="reconcile history /data/store")
@@ -311,11 +292,13 @@ def _comparison(options: OutsideOptions) -> TableComparison | None:
 
 
 def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:
+    from spark_reconciliation.local.choice import SPARK_ENGINE
     from spark_reconciliation.spark.master import SparkMaster, parse_settings
     from spark_reconciliation.spark.requirements import require_packages
 
     require_packages()
     return SparkMaster(
+        engine=spark.engine if isinstance(spark, SparkOptions) else SPARK_ENGINE,
         cores=spark.cores,
         memory=spark.memory,
         connect=spark.connect,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duemq.cli.exits import Exit
 from duemq.cli.output import console, notice, plural, print_json, print_json_line, print_table
 from duemq.cli.reconcile_run import print_unread
-from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
+from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark, with_engine
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
@@ -33,6 +33,8 @@ REPORT_EVERY_S: Final = 10.0
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
+ON_SPARK: Final = frozenset({"replicas"})
+"""Commands that only Spark runs."""
 
 
 def forecast(request: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
@@ -179,7 +181,7 @@ def repair(request: AuditRequest, master: SparkMaster, file: Path, *, as_json: b
         names = ("store", "phys_offset", "property_text", "body")
         messages = read_table(spark, request.stores, "messages", names)
         verdicts, unread = _audited(spark, request)
-        bad = verdicts.where(verdicts.verdict.isin(*TO_REPAIR)).persist()
+        bad = verdicts.where(verdicts["verdict"].isin(*TO_REPAIR)).persist()
         count = _write(file, request, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
         return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
 
@@ -319,7 +321,7 @@ def _audited(spark: SparkSession, request: AuditRequest) -> tuple[DataFrame, Row
     from spark_reconciliation.spark.read import audit_stores
 
     verdicts, unread = audit_stores(spark, request.stores, request.config)
-    gone = unread.where(unread.damage != CLOCK_SET_BACK)
+    gone = unread.where(unread["damage"] != CLOCK_SET_BACK)
     return verdicts, _rows(gone.orderBy("store", "phys_offset"))
 
 
@@ -339,6 +341,7 @@ def _run_job(
 
     with could_not_run(subject=f"`reconcile {name}`"):
         check_stores(request.stores)
+        master = with_engine(master, request.stores, spark_requested=name in ON_SPARK)
         return in_spark(master, name, work, shown=not as_json)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from duemq.cli.exits import Exit
 from duemq.cli.messages import time_text
 from duemq.cli.output import console, print_json, print_table, table
-from duemq.cli.reconcile_spark import could_not_run, in_spark
+from duemq.cli.reconcile_spark import could_not_run, in_spark, with_engine
 from duemq.cli.times import parse_time
 from duemq_common.clock import SystemClock
 
@@ -31,15 +31,13 @@ PROOF_TITLES = {
 }
 
 
-def reconcile(
-    request: AuditRequest, master: SparkMaster, engine: str, ledger: str, *, as_json: bool
-) -> None:
+def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
     from spark_reconciliation.jobs.run import LedgerRow, check_request, run_audit
-    from spark_reconciliation.local.choice import SPARK_ENGINE, choose_engine
+    from spark_reconciliation.local.choice import SPARK_ENGINE
     from spark_reconciliation.spark.archive_file import ClassArchive
     from spark_reconciliation.spark.class_archive import make_later
-    from spark_reconciliation.spark.requirements import find_java, require_packages
+    from spark_reconciliation.spark.requirements import find_java
 
     clock, warn = SystemClock(), _warn
     master = replace(master, light=request.brief)
@@ -47,13 +45,8 @@ def reconcile(
         ledger_row = LedgerRow.begin(request, ledger, clock=clock, salt=os.urandom(2), warn=warn)
     with could_not_run(ledger_row.failed):
         check_request(request)
-        uses_spark = bool(master.connect or master.settings or request.comparison)
-        chosen = choose_engine(engine, request.stores, spark_requested=uses_spark)
-        master = replace(master, engine=chosen)
-        if chosen == SPARK_ENGINE:
-            require_packages()
-            if not master.connect:
-                find_java()
+        compared = request.comparison is not None
+        master = with_engine(master, request.stores, spark_requested=compared)
         summary = in_spark(
             master, "audit", lambda spark: run_audit(spark, request, clock), shown=not as_json
         )
@@ -62,7 +55,7 @@ def reconcile(
         print_json({"audit_id": ledger_row.audit_id, **summary.to_json()})
     else:
         _print(summary)
-    if chosen == SPARK_ENGINE and not master.connect:
+    if master.engine == SPARK_ENGINE and not master.connect:
         make_later(ClassArchive.of(find_java()))
     if code:
         raise SystemExit(int(Exit.FOUND_FAULT))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from duemq.cli.exits import Exit, fail
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import TaskID
 
+    from spark_reconciliation.jobs.phases import Phases
     from spark_reconciliation.spark.master import SparkMaster
 
 T = TypeVar("T")
@@ -47,6 +50,26 @@ def could_not_run(
         fail(f"{subject} could not run: {reason_of(error)}", Exit.USAGE)
 
 
+def with_engine(
+    master: SparkMaster, stores: Sequence[str], *, spark_requested: bool = False
+) -> SparkMaster:
+    """Return the master with the engine that the stores decide about.
+
+    Args:
+        spark_requested: Whether the command is one that only Spark can run.
+    Raises:
+        UsageError: The requested engine is not possible, or Java is missing.
+    """
+    from spark_reconciliation.local.choice import SPARK_ENGINE, choose_engine
+    from spark_reconciliation.spark.requirements import find_java
+
+    given = bool(master.connect or master.settings or spark_requested)
+    engine = choose_engine(master.engine, stores, spark_requested=given)
+    if engine == SPARK_ENGINE and not master.connect:
+        find_java()
+    return replace(master, engine=engine)
+
+
 def in_spark(
     master: SparkMaster, name: str, work: Callable[[SparkSession], T], *, shown: bool
 ) -> T:
@@ -54,12 +77,21 @@ def in_spark(
 
     Spark stops at the exit of the process: that takes a second, and the result is printed before.
     """
+    from spark_reconciliation.engine import use_engine_of
+    from spark_reconciliation.jobs.phases import Phases
+    from spark_reconciliation.local.choice import LOCAL_ENGINE
     from spark_reconciliation.spark.master import session_at
 
+    start = "starting" if master.engine == LOCAL_ENGINE else "starting Spark"
     with _StageProgress(shown=shown) as progress:
-        spark = progress.run("starting Spark", lambda: session_at(master))
+        spark = progress.run(start, lambda: session_at(master))
         atexit.register(_stop, spark)
-        return progress.run(name, lambda: work(spark), spark)
+
+        def run() -> T:
+            with use_engine_of(spark):
+                return work(spark)
+
+        return progress.run(name, run, spark, Phases())
 
 
 def _stop(spark: SparkSession) -> None:
@@ -69,13 +101,25 @@ def _stop(spark: SparkSession) -> None:
 
 
 class _StageProgress:
-    """Progress line with the number of finished Spark tasks."""
+    """Progress line: phase, its share that is done, elapsed time, and an estimate of the rest."""
 
     def __init__(self, *, shown: bool) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        part = TextColumn("{task.fields[part]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), part, TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[part]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         to = console(stderr=True)
         self._bars = Progress(
             *columns,
@@ -94,21 +138,43 @@ class _StageProgress:
         self._bars.stop()
         self._threads.shutdown(wait=True)
 
-    def run(self, name: str, work: Callable[[], T], spark: object = None) -> T:
-        """Run `work` in another thread; return its result."""
-        line = self._bars.add_task(name, total=None, part="")
-        result: Future[T] = self._threads.submit(work)
+    def run(
+        self,
+        name: str,
+        work: Callable[[], T],
+        spark: object = None,
+        phases: Phases | None = None,
+    ) -> T:
+        """Run `work` in another thread; return its result.
+
+        Args:
+            phases: Progress to which `work` reports.
+        """
+        line, shown = self._bars.add_task(name, total=None, part=""), ""
+        result: Future[T] = self._threads.submit(partial(_report_to, phases, work))
         while not wait_for([result], LOOK_S).done:
-            self.show(line, *_tasks(spark))
+            if phases is not None and phases.name not in ("", shown):
+                shown = phases.name
+                self._bars.reset(line, total=None, description=f"{name}: {shown}", part="")
+            if phases is not None and phases.total:
+                done, total = phases.done, phases.total
+                self.show(line, done, total, f"{done >> 20:,} of {total >> 20:,} MiB")
+            else:
+                done, total = _tasks(spark)
+                self.show(line, done, total, f"{done} of {total} tasks")
         self._bars.remove_task(line)
         return result.result()
 
-    def show(self, line: TaskID, done: int, total: int) -> None:
-        """Show the number of finished tasks; the bar is indeterminate before the first."""
+    def show(self, line: TaskID, done: int, total: int, part: str) -> None:
+        """Show the finished part; the bar is indeterminate before the first."""
         if total:
-            count = total if done else None
-            part = f"{done} of {total} tasks"
-            self._bars.update(line, completed=done, total=count, part=part)
+            self._bars.update(line, completed=done, total=total if done else None, part=part)
+
+
+def _report_to(phases: Phases | None, work: Callable[[], T]) -> T:
+    """Run `work`, and let it report to phases."""
+    with nullcontext() if phases is None else phases.active():
+        return work()
 
 
 def _tasks(spark: object) -> tuple[int, int]:

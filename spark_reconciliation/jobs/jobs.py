@@ -169,7 +169,7 @@ def trend(history: DataFrame) -> DataFrame:
         (null: less than an hour of history), trend: `better`, `worse` or `steady`.
     """
     span_ms = F.max("from_ms") - F.min("from_ms")
-    slope = F.when(span_ms >= HOUR_MS, F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS)
+    slope = F.when(span_ms >= HOUR_MS, F.regr_slope("p99_ms", "from_ms") * DAY_MS)
     rows = history.groupBy("level", "topic").agg(
         F.count("*").alias("pieces"),
         F.sum("messages").alias("messages"),

@@ -19,6 +19,7 @@ from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
 from message_store.recovery.store_lock import is_locked
 from spark_reconciliation.engine import use_engine_of
+from spark_reconciliation.jobs.phases import REPORT, RULES, current_phases
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,14 +161,18 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
         return replace(summarize(brief.rest, unread, kept=brief.kept), groups=compared)
     verdicts, unread = audit_stores(spark, request.stores, request.config)
     verdicts = verdicts.persist()
+    phases = current_phases()
     if request.out:
+        phases.begin(REPORT)
         write_parquet(verdicts, request.out)
+        phases.begin(RULES)
     summary = replace(summarize(verdicts, unread), groups=compared)
     if request.comparison is not None:
         stores, comparison = request.stores, request.comparison
         proofs = run_proofs(spark, stores, verdicts, comparison, out=request.out)
         summary = replace(summary, outside=proofs)
     if request.report is not None:
+        phases.begin(REPORT)
         page = _page(spark, request, verdicts, summary, clock.now_ms())
         request.report.write_text(page, encoding="utf-8")
     verdicts.unpersist()
@@ -326,13 +331,15 @@ class LedgerRow:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line of an error: that of a Python error inside Spark's, that of a lost executor,
-    else the first.
+    """Return one line of an error: that of a Python error inside Spark's, the remedy for too little
+    memory, that of a lost executor, else the first.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("duemq_common.errors.")]
     if ours:
         return ours[-1].partition(": ")[2]
+    if "java.lang.OutOfMemoryError" in str(error):
+        return "Java ran out of memory: give twice as much with --memory (default: 2g)"
     lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
     if lost:
         return lost[1] + lost[2].rstrip()

@@ -9,7 +9,7 @@ from typing import Final
 
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.planning import plan_log
+from spark_reconciliation.scan.planning import files_of_row, plan_log
 
 AUTO_ENGINE: Final = "auto"
 LOCAL_ENGINE: Final = "local"
@@ -25,7 +25,7 @@ def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) 
 
     Args:
         engine: One of ENGINES.
-        spark_requested: Whether the user asked for something of Spark: a server, settings.
+        spark_requested: Whether the command needs Spark: a server, settings, tables.
     Raises:
         UsageError: The local engine is requested, and its packages are missing, the stores are too
             large, or Spark is requested as well.
@@ -38,7 +38,8 @@ def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) 
         small = not spark_requested and not missing and size <= LOCAL_BYTES_MAX
         return LOCAL_ENGINE if small else SPARK_ENGINE
     if spark_requested:
-        raise UsageError("--engine local does not use Spark: omit --connect and --conf")
+        text = "--connect, --conf, --sent, --received and replicas need Spark"
+        raise UsageError(f"{text}: omit --engine local")
     if missing:
         names = " and ".join(missing)
         raise UsageError(f"--engine local needs {names}: pip install 'duemq[spark]'")
@@ -56,6 +57,10 @@ def log_bytes(stores: Sequence[str]) -> int:
     total = 0
     for store in stores:
         with suppress(OSError):
+            files = files_of_row(Root(store.rstrip("/")), "commitlog")
+            earlier = sum(entry.size for entry in files[:-1])
+            if earlier > LOCAL_BYTES_MAX:  # the end of the last file makes no difference
+                return earlier
             plan = plan_log(Root(store.rstrip("/")))
             total += plan.end - plan.min
     return total

@@ -212,6 +212,9 @@ class DataFrame:
         relation = self._relation()
         return [LocalRow(zip(self.columns, row, strict=True)) for row in relation.fetchall()]
 
+    def toLocalIterator(self) -> Iterator[LocalRow]:
+        return iter(self.collect())
+
     def count(self) -> int:
         if self._load is not None:
             return int(self._rows().num_rows)

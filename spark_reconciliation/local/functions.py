@@ -161,7 +161,7 @@ def array_position(column: Name, value: SqlColumn) -> SqlColumn:
 
 
 def element_at(column: Name, position: SqlColumn | int) -> SqlColumn:
-    return SqlColumn(f"list_extract({columns_of([column])}, {literal(position)})")
+    return SqlColumn(f"{columns_of([column])}[{literal(position)}]")  # of a list, or of a map
 
 
 try_element_at = element_at

@@ -35,7 +35,7 @@ class ParquetFolders:
             raise UsageError(f"{path} exists: name a new directory")
         name = f"part-{{i}}-{uuid4()}.parquet"
         parquet.write_to_dataset(
-            self._load(), folder, self._names, basename_template=name, filesystem=system
+            self._load(), folder, self._names or None, basename_template=name, filesystem=system
         )
         with system.open(f"{folder}/{DONE_FILE}", "wb"):
             pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,19 @@ class Root:
         system, top = self._remote()
         with _as_os_errors(self.url):
             return np.frombuffer(system.cat_file(f"{top}/{path}", start=start, end=end), np.uint8)
+
+    def data_end(self, entry: Entry, start: int) -> int:
+        """Return the position after the last byte of a file that its disk has stored, from `start`.
+
+        The rest consists of zeros without blocks on the disk. Of a remote file, the size.
+        """
+        if not self.is_local:
+            return entry.size
+        with self._path_of(entry.path).open("rb") as file, suppress(OSError):  # no data follows
+            while True:
+                data = os.lseek(file.fileno(), start, os.SEEK_DATA)
+                start = os.lseek(file.fileno(), data, os.SEEK_HOLE)
+        return min(start, entry.size)
 
     def text(self, path: str) -> str | None:
         """Return a small file's text, None if there is none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -235,13 +236,15 @@ def find_log_end(
             whole = ScanSegment.whole(root, entry)
             findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
-        pos, last_ms = _end_in_file(data, base, durable)
+        pos, last_ms = _end_in_file(data, base, durable, partial(root.data_end, entry))
         if pos > 0 or entry is entries[0]:
             return base + pos, last_ms, findings
     return int(entries[0].name), 0, findings
 
 
-def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
+def _end_in_file(
+    data: np.ndarray, base: int, durable: int, data_end: Callable[[int], int]
+) -> tuple[int, int]:
     row = np.zeros(1, SCANNED)
     pos = newest = 0
     while True:
@@ -250,7 +253,8 @@ def _end_in_file(data: np.ndarray, base: int, durable: int) -> tuple[int, int]:
             newest = int(row[0]["store_ms"])
         if reason == 0 or reason == BLANK:
             return int(data.size if reason == BLANK or stop > data.size else stop), newest
-        after = find_record(data, stop + 1, data.size, base, row[0])
+        end = min(data_end(stop + 1) + RECORD_BYTES_MAX, data.size)
+        after = find_record(data, stop + 1, end, base, row[0])
         is_older = int(row[0]["store_ms"]) < newest
         if after < 0 or (is_older and base + after >= durable):
             return int(stop), newest

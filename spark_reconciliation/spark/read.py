@@ -11,6 +11,7 @@ from spark_reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.table_reader import ScanPart, TableReader
 from spark_reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
+from spark_reconciliation.jobs.phases import PLANNING, RULES, SCAN, current_phases
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
@@ -73,7 +74,14 @@ def _read_table(reader: TableReader, table: str, columns: Sequence[str]) -> pa.T
     """Read all parts of a table in this process."""
     import pyarrow as pa
 
-    batches = (batch for part in reader.partitions() for batch in reader.read(part))
+    parts, phases = reader.partitions(), current_phases()
+    before = phases.name
+    phases.begin(SCAN, sum(map(ScanPart.length, parts)))
+    batches: list[pa.RecordBatch] = []
+    for part in parts:
+        batches += reader.read(part)
+        phases.done += part.length()
+    phases.begin(before)
     return pa.Table.from_batches(batches, arrow_schema(table, columns))
 
 
@@ -121,7 +129,8 @@ def survey_stores(
     Raises:
         UsageError: A path is not a store.
     """
-    config, planned = config or AuditConfig(), None
+    config, planned, phases = config or AuditConfig(), None, current_phases()
+    phases.begin(PLANNING)
     if not _is_remote(spark):
         planned = [plan_store(number, path) for number, path in enumerate(paths)]
         if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
@@ -136,6 +145,7 @@ def survey_stores(
     def queues(topics: Sequence[str]) -> DataFrame:
         return table("consume_queue", QUEUE_COLUMNS, topics=",".join(topics), lost="true")
 
+    phases.begin(SCAN)
     survey = take_survey(messages, queues, table("stores"), config)
     sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
     least = BUCKETS_REMOTE if planned is None else 2 * _cores(spark)
@@ -156,6 +166,7 @@ def audit_stores(
     use them twice. Without `ids` there is no `unique_id`, which is faster.
     """
     survey, _ = survey_stores(spark, paths, config)
+    current_phases().begin(RULES)
     return survey.verdicts(survey.histories(survey.plain), ids=ids), survey.unread
 
 
@@ -167,5 +178,6 @@ def count_stores(
     An action, several times as fast as `audit_stores` if there are few findings.
     """
     survey, tallies = survey_stores(spark, paths, config)
+    current_phases().begin(RULES)
     brief = aggregate_verdicts(survey, tallies)
     return brief, survey.unread if survey.met & UNREAD_ROLES else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -14,8 +15,9 @@ from duemq_common.existence import is_file
 
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec", "jinja2")
 WHY_PACKAGES: Final = "{missing} not installed: pip install 'duemq[spark]'"
+JAVA_MIN: Final = 17
 WHY_JAVA: Final = (
-    "Spark needs Java 17 or newer, and there is none: set JAVA_HOME to it, or install it "
+    "Spark needs Java 17 or newer, and {found}: set JAVA_HOME to it, or install it "
     "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
     "anywhere: pip install install-jdk, then python -m jdk install 17)"
 )
@@ -36,12 +38,26 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the `java` that Spark would start.
 
     Raises:
-        UsageError: There is no Java; the text has the remedy.
+        UsageError: There is no Java, or it is too old; the text has the remedy.
     """
     home = environment.get("JAVA_HOME", "")
-    if home and is_file(Path(home) / "bin" / "java"):
-        return Path(home) / "bin" / "java"
-    java = shutil.which("java", path=environment.get("PATH"))
-    if java is None:
-        raise UsageError(WHY_JAVA)
-    return Path(java)
+    java = Path(home) / "bin" / "java"
+    if not home or not is_file(java):
+        path = shutil.which("java", path=environment.get("PATH"))
+        if path is None:
+            raise UsageError(WHY_JAVA.format(found="there is none"))
+        java = Path(path)
+    version = java_version(java)
+    if version is not None and version < JAVA_MIN:
+        raise UsageError(WHY_JAVA.format(found=f"{java} is version {version}"))
+    return java
+
+
+def java_version(java: Path) -> int | None:
+    """Return the major version in the file `release` of a Java; None without one."""
+    try:
+        text = (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    version = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)
+    return int(version[1]) if version else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from pyspark.sql import DataFrame
 
 from duemq_common.clock import FakeClock
@@ -23,6 +25,7 @@ from spark_reconciliation.audit.verdicts import CLEAN
 from spark_reconciliation.jobs import jobs
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.jobs.watch import Watch, WatchConfig
+from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.migration.plans.test_counting import plan_of
 from tests.migration.steps.test_drain import fill
@@ -30,7 +33,6 @@ from tests.spark_reconciliation.conftest import FOR_FEW_ROWS
 from tests.support.migration_rig import MigrationRig
 from tests.support.planted_faults import plant
 
-pytestmark = pytest.mark.spark
 VERDICT = {
     "store": "string",
     "root": "bigint",
@@ -57,13 +59,13 @@ ENDED_S = 300  # a watch of a small store ends within seconds
 PROOF = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
 
-def verdicts_of(spark: Any, *rows: dict[str, Any]) -> DataFrame:
+def verdicts_of(engine: Any, *rows: dict[str, Any]) -> DataFrame:
     """Return a frame of verdicts; missing fields are null."""
     schema = ", ".join(f"{name} {kind}" for name, kind in VERDICT.items())
     filled = [
         tuple(({"store": "s", "verdict": "ok"} | row).get(n) for n in VERDICT) for row in rows
     ]
-    made: DataFrame = spark.createDataFrame(filled, schema)
+    made: DataFrame = engine.createDataFrame(filled, schema)
     return made
 
 
@@ -90,19 +92,19 @@ def naive_queue(load: dict[int, int], rate_per_s: float) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("rate_per_s", [1, 2])
-def test_capacity_equals_the_naive_computation(spark: Any, rate_per_s: int) -> None:
+def test_capacity_equals_the_naive_computation(engine: Any, rate_per_s: int) -> None:
     load = {0: 30, 1: 200, 2: 10, 5: 130, 6: 130, 20: 61}
     rows = [row for at, count in load.items() for row in pending_row(at * MINUTE_MS + 7, count)]
-    found = jobs.capacity(jobs.forecast(verdicts_of(spark, *rows)), rate_per_s=rate_per_s)
+    found = jobs.capacity(jobs.forecast(verdicts_of(engine, *rows)), rate_per_s=rate_per_s)
     queue = {(row["from_ms"] - START_MS) // MINUTE_MS: row["queue"] for row in found.collect()}
     assert queue == naive_queue(load, rate_per_s)
     behind = {row["queue"]: row["behind_ms"] for row in found.collect()}
     assert all(ms == left * 1_000 / rate_per_s for left, ms in behind.items())
 
 
-def test_without_a_rate_it_returns_the_needed_rate(spark: Any) -> None:
+def test_without_a_rate_it_returns_the_needed_rate(engine: Any) -> None:
     rows = pending_row(0, 60) + pending_row(1, 60, "U") + pending_row(DAY_MS, 30)
-    load = jobs.forecast(verdicts_of(spark, *rows, {"due_ms": 5, "verdict": "ok"}))
+    load = jobs.forecast(verdicts_of(engine, *rows, {"due_ms": 5, "verdict": "ok"}))
     found = jobs.capacity(load)
     assert rows_of(found, "messages", "capacity_per_s", "queue") == [(120, 2.0, 0), (30, 2.0, 0)]
     days = jobs.by_day(load)
@@ -130,10 +132,10 @@ def sent(day: int, late_ms: int, level: int | None = 3, **more: Any) -> dict[str
     }
 
 
-def test_trend_totals_and_the_latest(spark: Any) -> None:
+def test_trend_totals_and_the_latest(engine: Any) -> None:
     rows = [sent(day, 10 + 5 * day) for day in range(4)]
     rows += [sent(day, 7, None) for day in range(3)] + [sent(9, 900, 4, verdict="late")]
-    verdicts = verdicts_of(spark, *rows, {"verdict": "lost", "level": 3, "topic": "T"})
+    verdicts = verdicts_of(engine, *rows, {"verdict": "lost", "level": 3, "topic": "T"})
     history = jobs.lateness(verdicts, bucket_ms=DAY_MS)
     trend = jobs.trend(history)
     names = ("level", "pieces", "first_p99_ms", "last_p99_ms", "trend")
@@ -161,17 +163,17 @@ def test_trend_totals_and_the_latest(spark: Any) -> None:
 # -- migrations ---------------------------------------------------------------------------------
 
 
-def tables(spark: Any, root: Path) -> tuple[DataFrame, DataFrame, DataFrame]:
+def tables(engine: Any, root: Path) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Return verdicts, messages and schedule of a store."""
     paths = [str(root)]
     return (
-        audit_stores(spark, paths)[0],
-        read_table(spark, paths, "messages", PROOF),
-        read_table(spark, paths, "schedule"),
+        audit_stores(engine, paths)[0],
+        read_table(engine, paths, "messages", PROOF),
+        read_table(engine, paths, "schedule"),
     )
 
 
-def test_the_plan_equals_the_brokers(spark: Any, tmp_path: Path) -> None:
+def test_the_plan_equals_the_brokers(engine: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 60, (3, 4, 5))
     assert rig.drain.step(4, 7, migration="run-1").moved == 7
@@ -181,9 +183,9 @@ def test_the_plan_equals_the_brokers(spark: Any, tmp_path: Path) -> None:
     rig.close()
     paths = [str(tmp_path)]
     found = jobs.backfill_plan(
-        read_table(spark, paths, "schedule"),
-        read_table(spark, paths, "cursors"),
-        read_table(spark, paths, "messages", jobs.PLAN_COLUMNS),
+        read_table(engine, paths, "schedule"),
+        read_table(engine, paths, "cursors"),
+        read_table(engine, paths, "messages", jobs.PLAN_COLUMNS),
         as_of_ms=as_of_ms,
     )
     assert 0 < expected[3].pending < 20
@@ -210,7 +212,7 @@ def test_the_plan_equals_the_brokers(spark: Any, tmp_path: Path) -> None:
     assert mine == expected
 
 
-def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
+def test_proof_of_a_migration(engine: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 40, (4, 5))
     assert rig.drain.step(4, 20, migration="run-1").moved == 20
@@ -219,7 +221,7 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
     fill(rig, 6, (4,))
     rig.advance(70_000)  # level 4 was delivered, level 5 is pending
     rig.close()
-    verdicts, messages, schedule = tables(spark, tmp_path)
+    verdicts, messages, schedule = tables(engine, tmp_path)
     proof = migration_proof(verdicts, messages, schedule).persist()
     names = ("migration", "level", "way", "messages", "delivered", "pending", "not_proven")
     totals = rows_of(proof_totals(proof), *names)
@@ -237,7 +239,7 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
     drained[0]["due_ms"] += 1
     drained[1]["verdict"] = "duplicated"
     rows.remove(drained[2])
-    broken = migration_proof(verdicts_of(spark, *rows), messages, schedule, "run-1")
+    broken = migration_proof(verdicts_of(engine, *rows), messages, schedule, "run-1")
     wrong = rows_of(broken.where("not proven").orderBy("phys_offset"), "verdict", "why")
     assert [verdict for verdict, _ in wrong] == ["ok", "duplicated", "lost"]
     assert wrong[0][1] == "it had another due time before the migration"
@@ -246,23 +248,23 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
 # -- repair, and the whole run ------------------------------------------------------------------
 
 
-def test_lost_messages_are_exported_with_their_bodies(spark: Any) -> None:
+def test_lost_messages_are_exported_with_their_bodies(engine: Any) -> None:
     verdicts = verdicts_of(
-        spark,
+        engine,
         {"leaf": 7, "verdict": "lost"},
         {"leaf": 9, "verdict": "quarantined"},
         {"leaf": None, "verdict": "lost"},
         {"leaf": 8, "verdict": "late"},
     )
     schema = "store string, phys_offset bigint, property_text binary, body binary"
-    messages = spark.createDataFrame([("s", n, b"p", b"b%d" % n) for n in range(10)], schema)
+    messages = engine.createDataFrame([("s", n, b"p", b"b%d" % n) for n in range(10)], schema)
     found = jobs.repair(verdicts, messages)
     assert rows_of(found, "phys_offset", "body") == [(7, b"b7"), (9, b"b9")]
     assert sorted(rows_of(jobs.repair(verdicts), "phys_offset")) == [7, 9]
 
 
 @pytest.mark.extended
-def test_a_run_writes_the_requested_output(spark: Any, tmp_path: Path) -> None:
+def test_a_run_writes_the_requested_output(engine: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 40, (4, 5))
     assert rig.drain.step(4, 20, migration="run-1").moved == 20
@@ -270,7 +272,7 @@ def test_a_run_writes_the_requested_output(spark: Any, tmp_path: Path) -> None:
     rig.close()
     page, out = tmp_path / "report.html", tmp_path / "verdicts"
     wanted = AuditRequest(stores=(str(tmp_path / "store"),), out=str(out), report=page)
-    summary = run_audit(spark, wanted, FakeClock())
+    summary = run_audit(engine, wanted, FakeClock())
     assert summary.verdicts == {"pending": 20, "ok": 20}
     assert summary.clean
     text = page.read_text()
@@ -278,11 +280,25 @@ def test_a_run_writes_the_requested_output(spark: Any, tmp_path: Path) -> None:
         assert part in text
     folders = {path.parent.name for path in out.rglob("*.parquet")}
     assert folders == {"verdict=ok", "verdict=pending"}
-    rows = spark.read.parquet(str(out))
-    assert {row["verdict"]: row["count"] for row in rows.groupBy("verdict").count().collect()} == (
-        summary.verdicts
-    )
+    rows = parquet.read_table(out)
+    assert Counter(rows["verdict"].to_pylist()) == summary.verdicts
+    assert set(rows.column_names) == {*VERDICT, "day"}
     assert json.dumps(summary.to_json())
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.parametrize("with_report", [False, True])
+def test_both_engines_give_the_same_result(spark: Any, tmp_path: Path, with_report: bool) -> None:
+    planted, results = plant(tmp_path / "store"), []
+    local = LocalSession()
+    for session in (spark, local):
+        report = tmp_path / "report.html" if with_report else None
+        request = AuditRequest(stores=(str(planted.root),), report=report)
+        summary = run_audit(session, request, FakeClock())
+        results.append((summary.to_json(), report.read_text() if report else ""))
+    local.stop()
+    assert results[0] == results[1]
 
 
 # -- faults among many ---------------------------------------------------------------------------
@@ -303,6 +319,7 @@ def for_many_rows(spark: Any, request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.extended
+@pytest.mark.spark
 def test_exactly_the_faults_among_many_messages_are_found(
     spark: Any, tmp_path: Path, for_many_rows: int
 ) -> None:
@@ -334,6 +351,7 @@ def watched(spark: Any, home: Path, root: Path, end: int, rows_of: Any = None) -
 
 
 @pytest.mark.extended
+@pytest.mark.spark
 def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     planted, home = plant(tmp_path / "store"), tmp_path / "home"
     places = sorted(

@@ -212,6 +212,8 @@ def test_the_reason_names_a_lost_executor() -> None:
     error = RuntimeError(" ".join(text.split()) + "\nDriver stacktrace:")
     assert reason_of(error) == "executor 3 exited caused by one of the running tasks: exit code 137"
     assert reason_of(RuntimeError("other\nlines")) == "other"
+    too_little = RuntimeError("Job aborted.\njava.lang.OutOfMemoryError: Java heap space")
+    assert "with --memory" in reason_of(too_little)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +274,6 @@ def test_a_bar_shows_nothing_until_a_task_is_done(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Progress, "update", note)
     progress = _StageProgress(shown=False)
     for done in (0, 3):
-        progress.show(0, done, 8)
-    progress.show(0, 0, 0)
+        progress.show(0, done, 8, f"{done} of 8 tasks")
+    progress.show(0, 0, 0, "")
     assert shown == [(0, None, "0 of 8 tasks"), (3, 8, "3 of 8 tasks")]

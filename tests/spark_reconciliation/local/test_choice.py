@@ -39,7 +39,7 @@ def test_auto_takes_spark_for_large_stores_and_requests_of_spark(
 
 
 def test_local_refuses_settings_of_spark(store: str) -> None:
-    with pytest.raises(UsageError, match="does not use Spark"):
+    with pytest.raises(UsageError, match="need Spark: omit --engine local"):
         choose_engine("local", [store], spark_requested=True)
 
 

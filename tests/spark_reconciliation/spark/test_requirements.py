@@ -31,3 +31,15 @@ def test_java_home_has_priority_over_the_path(tmp_path: Path) -> None:
 def test_without_java_the_error_contains_the_action(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="set JAVA_HOME to it, or install it"):
         find_java({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
+def test_an_old_java_is_named_with_its_version(tmp_path: Path, version: str) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch()
+    (tmp_path / "release").write_text(f'JAVA_VERSION="{version}"\n')
+    major = "8" if version.startswith("1.8") else "11"
+    with pytest.raises(UsageError, match=f"bin/java is version {major}: set JAVA_HOME"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    assert find_java({"JAVA_HOME": str(tmp_path)}) == tmp_path / "bin" / "java"
