@@ -38,7 +38,7 @@ def sort(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first=st.integers(0, 4),
     removes=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_tables_of_random_logs(
     steps: list[tuple[int, int]], ends: list[int], first: int, removes: bool
 ) -> None:
