@@ -23,7 +23,7 @@ LEVELS = f"{DEFAULT_LEVELS} 40h"  # the last one: no message of it is due during
 GIB = 1 << 30
 SMALL = 10_000_000  # with fewer pending timers, log files are smaller
 SMALL_FILE_BYTES = 1 << 22
-FREE_BYTES_MIN = 12 * GIB
+FREE_BYTES_MIN = 4 * GIB
 QUIET_S = 120
 KEYS = {
     "timerWheelEnable": "true",
