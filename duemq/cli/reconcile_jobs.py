@@ -33,8 +33,6 @@ REPORT_EVERY_S: Final = 10.0
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
-ON_SPARK: Final = frozenset({"replicas"})
-"""Commands that only Spark runs."""
 
 
 def forecast(request: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
@@ -341,7 +339,7 @@ def _run_job(
 
     with could_not_run(subject=f"`reconcile {name}`"):
         check_stores(request.stores)
-        master = with_engine(master, request.stores, spark_requested=name in ON_SPARK)
+        master = with_engine(master, request.stores)
         return in_spark(master, name, work, shown=not as_json)
 
 

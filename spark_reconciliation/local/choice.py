@@ -38,7 +38,7 @@ def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) 
         small = not spark_requested and not missing and size <= LOCAL_BYTES_MAX
         return LOCAL_ENGINE if small else SPARK_ENGINE
     if spark_requested:
-        text = "--connect, --conf, --sent, --received and replicas need Spark"
+        text = "--connect, --conf, --sent and --received need Spark"
         raise UsageError(f"{text}: omit --engine local")
     if missing:
         names = " and ".join(missing)
