@@ -63,3 +63,17 @@ def test_without_fsspec_a_url_is_refused_with_the_action(monkeypatch: pytest.Mon
 def test_a_file_url_is_local(store: Path) -> None:
     shutil.rmtree(store / "index")
     assert rows(f"file://{store}", "cursors") == rows(str(store), "cursors")
+
+
+def test_zeros_without_blocks_at_the_end_of_a_file_are_not_data(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with (tmp_path / "commitlog" / "0").open("wb") as file:
+        file.write(b"x" * 5_000)
+        file.seek(1 << 20)
+        file.write(b"y")
+        file.truncate(1 << 24)
+    root = Root(str(tmp_path))
+    [entry] = root.files("commitlog")
+    assert (1 << 20) < root.data_end(entry, 0) <= (1 << 20) + (1 << 17)
+    end = root.data_end(entry, 0)
+    assert root.data_end(entry, end) == end, "no data follows"
