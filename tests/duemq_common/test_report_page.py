@@ -48,6 +48,7 @@ def opened(browser: Any, tmp_path: Path, page: str, *, width: int, scheme: str, 
     browser.get(path.as_uri())
 
 
+@pytest.mark.usefixtures("left_page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("report", REPORTS)
 def test_reports_are_accessible_and_fit(
@@ -61,6 +62,7 @@ def test_reports_are_accessible_and_fit(
     assert violations_of(browser, axe) == []
 
 
+@pytest.mark.usefixtures("left_page")
 @pytest.mark.parametrize("report", REPORTS)
 def test_reports_fit_on_paper(browser: Any, tmp_path: Path, report: Callable[[], str]) -> None:
     opened(browser, tmp_path, report(), width=PAPER_PX, scheme="dark", media="print")

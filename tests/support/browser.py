@@ -40,6 +40,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         driver.quit()
 
 
+@pytest.fixture(scope="module")
+def left_page(browser: Any) -> None:
+    """Leave the page of another file, whose server has stopped, and drop its faults."""
+    browser.get("about:blank")
+    browser.get_log("browser")
+
+
 @pytest.fixture(scope="session")
 def axe() -> str:
     """Source of axe, which checks the accessibility of a page."""

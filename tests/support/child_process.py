@@ -56,6 +56,7 @@ class Child:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         whole = {**os.environ, **(env or {})}
         if may_fork(command, env or {}) and cwd is None:
+            log_path.touch()  # now, as for other processes
             self._popen = ForkedProcess(command, log_path, whole)
             return
         with log_path.open("ab") as log:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from delayed_delivery.pending import Verdict
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.decisions import HitDecision, HitVerdicts, PendingHits
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.log.properties import encode_properties
@@ -364,7 +367,6 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
         selections: list[dict[str, Any]] = [
             {"topic": "mine", "ids": names},
             {"topic": "mine", "keys": ["p1"]},
-            {"topic": "mine"},
             {"handles": [handle_of("mine")]},
         ]
         for selection in selections:
@@ -372,9 +374,32 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
             assert response.code == 0, response
             verdicts = {one["verdict"] for one in json.loads(bytes(response.body))["results"]}
             assert verdicts == {"unknown"}, selection
-        body = json.dumps({"topic": "secret", "dry_run": True}).encode()
+        body = json.dumps({"topic": "secret", "ids": names[:1], "dry_run": True}).encode()
         [result] = json.loads(bytes((await rig.bob.call(9_011, {}, body)).body))["results"]
         assert (result["verdict"], result["messages"]) == ("done", 1)
+
+    run("users", tmp_path, work)
+
+
+def test_pages_of_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        decision = HitDecision(
+            action="cancel", keys=[PENDING["UNIQ_KEY"].encode()], offsets=[offset_of(rig.pending)]
+        )
+        body = msgspec.msgpack.encode(decision)
+        for fields in ({}, {"topic": "secret"}):
+            for code in (9_018, 9_019):
+                rig.assert_denied(await rig.alice.call(code, fields, body))
+        page = await rig.alice.call(9_018, {"topic": "mine"}, b"")
+        assert msgspec.msgpack.decode(bytes(page.body), type=PendingHits).keys == []
+        verdicts = [
+            msgspec.msgpack.decode(bytes(response.body), type=HitVerdicts).verdicts
+            for response in (
+                await rig.alice.call(9_019, {"topic": "mine"}, body),
+                await rig.bob.call(9_019, {"topic": "secret"}, body),
+            )
+        ]
+        assert verdicts == [bytes([Verdict.UNKNOWN]), bytes([Verdict.DONE])]
 
     run("users", tmp_path, work)
 

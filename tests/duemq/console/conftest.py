@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -49,10 +48,3 @@ def shared_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     """Console of a broker without accounts; tests change nothing."""
     with served(tmp_path_factory.mktemp("console"), filled) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def left_page(browser: Any) -> None:
-    """Leave the page of another file, whose server has stopped, and drop its faults."""
-    browser.get("about:blank")
-    browser.get_log("browser")
