@@ -17,7 +17,7 @@ SAFE_RATE = 0.5  # share of the measured rate, so that sending ends before messa
 WARM = 20_000
 WARM_DELAY_MS = 1_000
 SPREAD_MS = 10_000
-IDLE_S = 60
+IDLE_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def spike(system: System, count: int) -> list[Metric]:
     rate = warm_up(system, min(WARM, count))
     system.setup()
     due_ms = now_ms() + LEAD_MS + int(count * 1_000 / (rate * SAFE_RATE))
-    with system.receiving(count, idle=IDLE_S + due_ms / 1_000 - now_ms() / 1_000) as received:
+    with system.receiving(count, idle=IDLE_S + (due_ms - now_ms()) / 1_000) as received:
         sent = system.send(count, due=due_ms)
         if sent["end_ms"] > due_ms:
             raise RuntimeError(f"sent at {sent['per_second']:.0f}/s: not done before they are due")
@@ -102,7 +102,8 @@ def crash(system: System, count: int) -> list[Metric]:
     rate = warm_up(system, min(WARM, count))
     system.setup()
     due_ms = now_ms() + LEAD_MS + int(count * 1_000 / (rate * SAFE_RATE))
-    with system.receiving(count, idle=IDLE_S + LEAD_MS, linger=10_000) as received:
+    idle_s = IDLE_S + (due_ms - now_ms()) / 1_000
+    with system.receiving(count, idle=idle_s, linger=10_000) as received:
         sent = system.send(count, due=due_ms, spread=SPREAD_MS)
         middle_ms = due_ms + SPREAD_MS // 3
         until(lambda: now_ms() >= middle_ms, seconds=IDLE_S * 60, what="the middle", poll_s=0.001)
