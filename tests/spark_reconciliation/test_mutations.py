@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-import sys
 import types
+from collections.abc import Iterator
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark import cloudpickle
 
-from spark_reconciliation.audit import chains, histories, origins, plain_histories, tally, verdicts
+from spark_reconciliation.audit import (
+    chains,
+    histories,
+    keyed_events,
+    origins,
+    plain_histories,
+    plain_sums,
+    tally,
+    verdicts,
+)
 from spark_reconciliation.audit import rules as judging
 from spark_reconciliation.audit.audit_config import AuditConfig
+from spark_reconciliation.engine import use_engine_of
+from spark_reconciliation.local.frame import LocalSession
 from tests.support.audit_rows import AuditTables
 from tests.support.naive_audit import naive_audit
 from tests.support.random_histories import RandomStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.extended]
 STORES = 150
+MODULES: Final = (
+    tally,
+    plain_histories,
+    plain_sums,
+    keyed_events,
+    chains,
+    origins,
+    judging,
+    histories,
+    verdicts,
+)
 MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "rolls by identity": (
         origins,
@@ -97,42 +118,41 @@ IN_CI: Final = ("deliveries by identity", "cancels before the end", "units of de
 
 
 def mutated(module: Any, old: str, new: str) -> Any:
-    """Return the audit with one text of one of its modules replaced."""
-    made = {}
-    for one in (chains, origins, judging, tally, plain_histories, histories, verdicts):
+    """Return `verdicts` of copies of the audit's modules, one of them with a text replaced."""
+    copies: dict[Any, types.ModuleType] = {}
+    for one in MODULES:
         assert one.__file__ is not None
-        with open(one.__file__, encoding="utf-8") as file:
-            text = file.read()
+        text = Path(one.__file__).read_text(encoding="utf-8")
         if one is module:
             assert old in text, f"{module.__name__} has no {old}"
             text = text.replace(old, new)
-        twin = types.ModuleType(one.__name__)
-        sys.modules[f"{one.__name__}_mutated"] = twin
-        twin.__name__ = f"{one.__name__}_mutated"
-        cloudpickle.register_pickle_by_value(twin)  # type: ignore[no-untyped-call]  # workers have no such module
-        exec(compile(text, one.__file__, "exec"), twin.__dict__)
-        made[one.__name__.rpartition(".")[2]] = twin
-    audit = made["verdicts"]
-    audit.find_roots = made["chains"].find_roots  # type: ignore[attr-defined]
-    audit.with_origins, audit.judge = made["origins"].with_origins, made["rules"].judge  # type: ignore[attr-defined]
-    made["plain_histories"].record_tally = made["tally"].record_tally  # type: ignore[attr-defined]
-    audit.tally_column = made["plain_histories"].tally_column  # type: ignore[attr-defined]
-    audit.plain_message_histories, audit.whole_histories = (  # type: ignore[attr-defined]
-        made["plain_histories"].plain_message_histories,
-        made["histories"].whole_histories,
-    )
-    return audit
+        copies[one] = types.ModuleType(one.__name__)
+        exec(compile(text, one.__file__, "exec"), copies[one].__dict__)
+    copied = {
+        id(value): vars(copies[one])[name]
+        for one in MODULES
+        for name, value in vars(one).items()
+        if getattr(value, "__module__", "") == one.__name__
+    }
+    for copy in copies.values():  # their imports are those of the product
+        for name, value in vars(copy).items():
+            if id(value) in copied:
+                setattr(copy, name, copied[id(value)])
+    return copies[verdicts]
 
 
 @pytest.fixture(scope="module")
-def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
+def stores() -> Iterator[tuple[Any, dict[tuple[str, int], str]]]:
     made = [RandomStore(f"s{n}", 1_000 + n) for n in range(STORES)]
     rows = [
         [row for s in made for row in part(s)]
         for part in (attrgetter("messages"), attrgetter("queues"), attrgetter("cursors"))
     ]
     expected = naive_audit(rows[0], rows[1], rows[2], AuditConfig(late_ms=1_500))
-    return AuditTables(rows[0], rows[1], rows[2]).frames(spark), expected
+    session = LocalSession()
+    with use_engine_of(session):
+        yield AuditTables(rows[0], rows[1], rows[2]).frames(session), expected
+    session.stop()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
