@@ -13,10 +13,12 @@ the reason.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 from benchmarks import machine
@@ -82,14 +84,17 @@ def main(words: list[str]) -> int:
     chosen = [m for m in MEASURES if not options.only or m.name in options.only.split(",")]
     outcomes: list[Outcome] = []
     facts: dict[str, dict[str, str]] = {}
-    for measure in chosen:
-        for name, make in systems.items():
+    try:
+        for measure, (name, make) in product(chosen, systems.items()):
             outcome = Outcome(Load(name=measure.name, what=measure.description), name)
-            outcomes.append(outcome)
             print(f"{measure.name}: {name} ...", flush=True)
             take(measure, make, outcome, facts, options)
+            outcomes.append(outcome)
+    except KeyboardInterrupt:
+        print("interrupted: what is measured is saved")
     about["load after"] = machine.load()
     command = " ".join(["python -m benchmarks.peers", *words])
+    command = re.sub(r" --(out|work-dir)[ =]\S+", "", command)  # without local paths
     description = {"machine": about, "scale": options.scale, "command": command, "systems": facts}
     path = save(outcomes, description, options.out)
     print(f"saved: {path}")
