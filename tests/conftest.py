@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from tests.support.browser import axe as axe
 from tests.support.browser import browser as browser
-from tests.support.browser import left_page as left_page
+from tests.support.browser import chromium as chromium
 from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pytest
 
@@ -12,13 +12,13 @@ from duemq_common.report_page import ReportTable, clean_text, render_report
 from duemq_migration.ledger.page import history_page
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.report.page import html_report
-from tests.duemq.console.test_browser import WIDTHS, faults_of, resized, violations_of
+from tests.duemq.console.test_browser import FULL_WIDTH, WIDTHS, violations_of
 from tests.migration.ledger.test_page import END_MS, NASTY, a_run
 from tests.spark_reconciliation.report.test_page import OFFENDER, whole_report
+from tests.support.browser import Browser, Scheme
 
 PAPER_PX = 690  # width of A4 without its margins
 BLACK = "rgb(0, 0, 0)"
-OVERFLOW = "return document.documentElement.scrollWidth"
 
 
 def audit() -> str:
@@ -38,43 +38,47 @@ def migration() -> str:
 REPORTS = [pytest.param(audit, id="audit"), pytest.param(migration, id="migration")]
 
 
-def opened(browser: Any, tmp_path: Path, page: str, *, width: int, scheme: str, media: str) -> None:
+def opened(
+    browser: Browser,
+    tmp_path: Path,
+    page: str,
+    *,
+    width: int,
+    scheme: Scheme,
+    media: Literal["screen", "print"],
+) -> None:
     path = tmp_path / "report.html"
     path.write_text(page, "utf-8")
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    emulated = {"media": media, "features": features}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
-    resized(browser, width)
-    browser.get(path.as_uri())
+    browser.open(path.as_uri())
+    browser.emulate(scheme, media)
+    browser.resize(width)
 
 
-@pytest.mark.usefixtures("left_page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("report", REPORTS)
 def test_reports_are_accessible_and_fit(
-    browser: Any, axe: str, tmp_path: Path, report: Callable[[], str], scheme: str, seed: int
+    browser: Browser, axe: str, tmp_path: Path, report: Callable[[], str], scheme: Scheme, seed: int
 ) -> None:
     """The day chooses the width of each colour scheme."""
     width = WIDTHS[(seed + (scheme == "dark")) % 2]
     opened(browser, tmp_path, report(), width=width, scheme=scheme, media="screen")
-    assert faults_of(browser) == []
-    assert browser.execute_script(OVERFLOW) <= width
+    assert browser.faults() == []
+    assert browser.evaluate(FULL_WIDTH) <= width
     assert violations_of(browser, axe) == []
 
 
-@pytest.mark.usefixtures("left_page")
 @pytest.mark.parametrize("report", REPORTS)
-def test_reports_fit_on_paper(browser: Any, tmp_path: Path, report: Callable[[], str]) -> None:
+def test_reports_fit_on_paper(browser: Browser, tmp_path: Path, report: Callable[[], str]) -> None:
     opened(browser, tmp_path, report(), width=PAPER_PX, scheme="dark", media="print")
-    assert browser.execute_script(OVERFLOW) <= PAPER_PX
-    colour = "return getComputedStyle(document.body).color"
-    assert browser.execute_script(colour) == BLACK
-    cut = """return [...document.querySelectorAll('.card')]
+    assert browser.evaluate(FULL_WIDTH) <= PAPER_PX
+    colour = "getComputedStyle(document.body).color"
+    assert browser.evaluate(colour) == BLACK
+    cut = """[...document.querySelectorAll('.card')]
         .filter(card => card.scrollWidth > card.clientWidth + 1).map(card => card.innerText)"""
-    assert browser.execute_script(cut) == []
-    hidden = """return [...document.querySelectorAll('details td')]
+    assert browser.evaluate(cut) == []
+    hidden = """[...document.querySelectorAll('details td')]
         .filter(cell => !cell.checkVisibility({contentVisibilityAuto: true})).length"""
-    assert browser.execute_script(hidden) == 0
+    assert browser.evaluate(hidden) == 0
 
 
 def test_values_are_escaped(tmp_path: Path) -> None:

@@ -1,50 +1,210 @@
-"""A browser, and the checker of accessibility that runs in its pages."""
+"""A browser, and the checker of accessibility that runs in its pages.
+
+Playwright's synchronous functions leave an event loop running in the thread that calls them, where
+other tests run loops of their own: here its asynchronous ones run in a thread.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
+from duemq.client.blocking import LoopThread
 from tests.support.requirements import Missing, need_commands, skip_without
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser as Process
+    from playwright.async_api import Dialog, Page
+
+Scheme = Literal["light", "dark"]
+MOBILE_PX: Final = 500  # narrower screens are those of phones
+HAS_FOCUS: Final = "selector => document.activeElement.matches(selector)"
+STEPS: Final = """selector => {
+    const kinds = 'a[href], button, input, select, textarea, summary';
+    const stops = [...document.querySelectorAll(kinds)]
+        .filter(one => one.tabIndex >= 0 && !one.disabled && one.type !== 'hidden');
+    const target = stops.findIndex(one => one.matches(selector));
+    return target - stops.indexOf(document.activeElement) - 2;
+}"""  # nearly all, in one call
+STEPS_MORE: Final = 60
+
+
+class Chromium:
+    """Chromium without a window, driven by Playwright; a context manager.
+
+    Raises:
+        Missing: Chromium or Playwright is not installed.
+    """
+
+    def __init__(self) -> None:
+        need_commands("chromium")
+        try:
+            from playwright import async_api
+        except ImportError as error:
+            raise Missing(f"not installed: {error.name}") from error
+        self._start = async_api.async_playwright
+
+    def __enter__(self) -> Chromium:
+        self.thread = LoopThread("chromium")
+        try:
+            self._process = self.thread.open(self._running)
+        except BaseException:
+            self.thread.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.thread.close()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[Process]:
+        async with self._start() as playwright:
+            program = shutil.which("chromium")
+            yield await playwright.chromium.launch(
+                executable_path=program, args=["--disable-gpu", "--disable-dev-shm-usage"]
+            )
+
+    @contextmanager
+    def page(self) -> Iterator[Browser]:
+        """Yield a page without cookies, caches and history of others; it is closed at the end."""
+        context = self.thread.run(self._process.new_context(no_viewport=True))
+        try:
+            yield Browser(self.thread, self.thread.run(context.new_page()))
+        finally:
+            self.thread.run(context.close())
+
+
+class Browser:
+    """Page of a browser, for tests without an event loop.
+
+    Elements are named by selectors, which Playwright evaluates again until it can act: no reference
+    to an element survives a navigation or a live update of the page.
+    """
+
+    def __init__(self, thread: LoopThread, page: Page) -> None:
+        self._run, self._page = thread.run, page
+        self._faults = list[str]()
+        self._devtools = self._run(page.context.new_cdp_session(page))
+        page.on("console", lambda message: self._faults.append(message.text))
+        page.on("pageerror", lambda error: self._faults.append(str(error)))
+        page.on("dialog", self._on_dialog)
+
+    async def _on_dialog(self, dialog: Dialog) -> None:
+        self._faults.append(f"dialog: {dialog.message}")
+        await dialog.dismiss()
+
+    def faults(self) -> list[str]:
+        """Return what the browser reported since the last call.
+
+        These are errors of scripts, refusals by the policy, failed loads, and dialogs.
+        """
+        self.evaluate("0")  # its result follows earlier reports of the page
+        faults, self._faults = self._faults, []
+        return faults
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return self._page.url
+
+    @property
+    def source(self) -> str:
+        """HTML text of the document as it is now."""
+        return self._run(self._page.content())
+
+    def open(self, url: str) -> None:
+        """Load a page."""
+        self._run(self._page.goto(url))
+
+    def evaluate(self, script: str, argument: object = None) -> Any:
+        """Return the value of an expression, or the result of a function, in the page."""
+        return self._run(self._page.evaluate(script, argument))
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the page shows a text."""
+        self._run(self._page.get_by_text(re.compile(re.escape(text))).first.wait_for())
+
+    def wait_without(self, selector: str) -> None:
+        """Wait until the page has no element that a selector selects."""
+        self._run(self._page.locator(selector).first.wait_for(state="detached"))
+
+    @contextmanager
+    def next_page(self) -> Iterator[None]:
+        """Wait after the block until another page has been loaded."""
+        self.evaluate("document.documentElement.dataset.former = 1")
+        yield
+        self.wait_without("html[data-former]")
+        self._run(self._page.wait_for_load_state("load"))
+
+    def click(self, selector: str) -> None:
+        """Click the element that a selector selects."""
+        self._run(self._page.click(selector))
+
+    def fill(self, values: dict[str, str]) -> None:
+        """Replace the texts of inputs, given by their names."""
+        for name, text in values.items():
+            self._run(self._page.fill(f"[name={name}]", text))
+
+    def press(self, key: str, count: int = 1) -> None:
+        """Press a key, repeatedly."""
+
+        async def presses() -> None:
+            for _ in range(count):
+                await self._page.keyboard.press(key)
+
+        self._run(presses())
+
+    def type(self, text: str) -> None:
+        """Type a text into the element that has the focus."""
+        self._run(self._page.keyboard.type(text))
+
+    def tab_to(self, selector: str) -> None:
+        """Press the Tab key until an element has the focus."""
+        steps = self.evaluate(STEPS, selector)
+        for count in (max(steps, 1), *[1] * STEPS_MORE):
+            self.press("Tab", count)
+            if self.evaluate(HAS_FOCUS, selector):
+                return
+        raise AssertionError(f"the Tab key does not reach {selector}")
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Set the size of the page in px, below the minimum width of a window too."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
+        metrics["mobile"] = width < MOBILE_PX
+        self._run(self._devtools.send("Emulation.setDeviceMetricsOverride", metrics))
+
+    def emulate(self, scheme: Scheme, media: Literal["screen", "print"] = "screen") -> None:
+        """Set the preferred colour scheme and the medium of the open page."""
+        self._run(self._page.emulate_media(color_scheme=scheme, media=media))
+
+    def set_cookie(self, name: str, value: str, url: str) -> None:
+        """Set a cookie of the path of a URL."""
+        self._run(self._page.context.add_cookies([{"name": name, "value": value, "url": url}]))
+
+    def screenshot(self) -> bytes:
+        """Return a picture of the visible part of the page, as PNG."""
+        return self._run(self._page.screenshot())
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium without a window, driven by Selenium."""
+def chromium() -> Iterator[Chromium]:
+    """Chromium of this run."""
     with skip_without():
-        need_commands("chromium", "chromedriver")
-        try:
-            from selenium import webdriver
-        except ImportError as error:
-            raise Missing(f"not installed: {error.name}") from error
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    profile = tmp_path_factory.mktemp("chromium")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        yield driver
-    finally:
-        driver.quit()
+        process = Chromium()
+    with process:
+        yield process
 
 
 @pytest.fixture(scope="module")
-def left_page(browser: Any) -> None:
-    """Leave the page of another file, whose server has stopped, and drop its faults."""
-    browser.get("about:blank")
-    browser.get_log("browser")
+def browser(chromium: Chromium) -> Iterator[Browser]:
+    """Page of a test file."""
+    with chromium.page() as page:
+        yield page
 
 
 @pytest.fixture(scope="session")

@@ -8,29 +8,25 @@ change with times and with the version of the browser.
 
 from __future__ import annotations
 
-import base64
 import io
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from duemq.broker.broker import Broker
 from duemq.client import Admin, Message, Producer
 from recurring_schedules.definition import Definition
 from tests.duemq.console.rig import ACCOUNT_KEYS, served
 from tests.support.accounts import ROOT
+from tests.support.browser import Browser, Chromium
 
 FOLDER: Final = Path(__file__).parents[3] / "docs" / "figures"
 WIDTHS: Final = {1_400: 900, 390: 844}
 BYTES_MAX: Final = 100_000
 COLOURS: Final = 64
 MESSAGES: Final = 240
-WAIT_S: Final = 30.0
 PAGES: Final = {
     "overview": "/?span=6h",
     "timers": "/timers?topic=winter-sale",
@@ -68,33 +64,13 @@ async def with_messages(broker: Broker) -> None:
         await admin.create_schedule(weekly)
 
 
-@contextmanager
-def chromium(profile: Path) -> Iterator[Any]:
-    """Run Chromium without a window."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={profile}")
-    service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        yield driver
-    finally:
-        driver.quit()
-
-
-def save(browser: Any, folder: Path, name: str) -> None:
+def save(browser: Browser, folder: Path, name: str) -> None:
     """Save pictures of the present page at each width."""
     from PIL import Image
 
     for width, height in WIDTHS.items():
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        data = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
-        image = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
+        browser.resize(width, height)
+        image = Image.open(io.BytesIO(browser.screenshot())).convert("RGB")
         path = folder / f"console-{name}-{width}.png"
         image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
         size = path.stat().st_size
@@ -102,44 +78,34 @@ def save(browser: Any, folder: Path, name: str) -> None:
             sys.exit(f"{path} has more than {BYTES_MAX:,} bytes")
 
 
-def wait_for(browser: Any, text: str) -> None:
-    """Wait until the page has a text."""
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    WebDriverWait(browser, WAIT_S).until(
-        lambda driver: text in driver.page_source, f"the page has no text {text!r}"
-    )
-
-
-def bulk_pictures(browser: Any, url: str, folder: Path) -> None:
+def bulk_pictures(browser: Browser, url: str, folder: Path) -> None:
     """Save pictures of the confirmation of a bulk decision and of its results."""
-    from selenium.webdriver.common.by import By
-
-    browser.get(f"{url}/console/timers?topic=winter-sale")
-    browser.find_element(By.ID, "bulk.list").click()
-    wait_for(browser, "Type the number of messages")
+    browser.open(f"{url}/console/timers?topic=winter-sale")
+    with browser.next_page():
+        browser.click("#bulk\\.list")
+    browser.wait_for("Type the number of messages")
     save(browser, folder, "bulk-confirmation")
-    count = browser.find_element(By.NAME, "count")
-    count.send_keys(str(MESSAGES * 2 // 3), "\n")
-    wait_for(browser, "Each message has a result.")
+    browser.fill({"count": str(MESSAGES * 2 // 3)})
+    with browser.next_page():
+        browser.press("Enter")
+    browser.wait_for("Each message has a result.")
     save(browser, folder, "bulk-results")
 
 
 def main(folder: Path) -> None:
     """Save the pictures of all pages."""
-    from selenium.webdriver.common.by import By
-
     with (
         tempfile.TemporaryDirectory() as directory,
         served(Path(directory) / "broker", with_messages, **ACCOUNT_KEYS) as running,
-        chromium(Path(directory) / "profile") as browser,
+        Chromium() as chromium,
+        chromium.page() as browser,
     ):
-        browser.get(f"{running.url}/console/")
-        browser.find_element(By.NAME, "access_key").send_keys(ROOT.access_key)
-        browser.find_element(By.NAME, "secret").send_keys(ROOT.secret, "\n")
-        wait_for(browser, "Log out")
+        browser.open(f"{running.url}/console/")
+        browser.fill({"access_key": ROOT.access_key, "secret": ROOT.secret})
+        with browser.next_page():
+            browser.press("Enter")
         for name, path in PAGES.items():
-            browser.get(f"{running.url}/console{path}")
+            browser.open(f"{running.url}/console{path}")
             save(browser, folder, name)
         bulk_pictures(browser, running.url, folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,10 +10,10 @@ import pytest
 from duemq.broker.broker import Broker
 from tests.duemq.console import test_audit_pages, test_operating_pages
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
-from tests.duemq.console.test_browser import faults_of, next_page, resized, violations_of
+from tests.duemq.console.test_browser import FULL_WIDTH, violations_of
 from tests.support.accounts import ROOT
+from tests.support.browser import Browser, Scheme
 
-pytestmark = pytest.mark.usefixtures("left_page")
 PAGES = (
     "/levels",
     "/migrations",
@@ -33,7 +32,7 @@ PAGES = (
     "/configuration?shown=all&prefix=broker",
     "/operators",
 )
-VIEWPORTS = ((1_400, "light", "en"), (360, "dark", "zh"))
+VIEWPORTS: tuple[tuple[int, Scheme, str], ...] = ((1_400, "light", "en"), (360, "dark", "zh"))
 
 
 async def prepared(broker: Broker) -> None:
@@ -43,47 +42,43 @@ async def prepared(broker: Broker) -> None:
 
 
 @pytest.fixture(scope="module")
-def logged_in(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def logged_in(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Console of a broker, with a login of an administrator in the browser."""
-    from selenium.webdriver.common.by import By
-
     with served(tmp_path_factory.mktemp("pages"), prepared, **ACCOUNT_KEYS) as running:
-        browser.get(f"{running.url}/console/login")
-        for name, text in (("access_key", ROOT.access_key), ("secret", ROOT.secret)):
-            browser.find_element(By.NAME, name).send_keys(text)
-        with next_page(browser):
-            browser.find_element(By.CSS_SELECTOR, 'form[action$="/login"] button').click()
+        browser.open(f"{running.url}/console/login")
+        browser.fill({"access_key": ROOT.access_key, "secret": ROOT.secret})
+        with browser.next_page():
+            browser.click('form[action$="/login"] button')
         yield running
-        browser.delete_all_cookies()
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_accessible_and_fit(
-    browser: Any, axe: str, logged_in: Served, path: str, seed: int
+    browser: Browser, axe: str, logged_in: Served, path: str, seed: int
 ) -> None:
     """The day chooses the first page of each view; the next page has the other view."""
     broker = quote(logged_in.broker.config.broker_name, safe="")
     width, scheme, language = VIEWPORTS[(seed + PAGES.index(path)) % 2]
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    browser.add_cookie({"name": "duemq_language", "value": language, "path": "/console"})
-    resized(browser, width)
-    browser.get(f"{logged_in.url}/console{path.format(broker=broker)}")
-    assert f'<html lang="{language}">' in browser.page_source[:200]
-    assert browser.find_elements("css selector", "#blocks section, #blocks form")
-    assert faults_of(browser) == []
+    browser.set_cookie("duemq_language", language, f"{logged_in.url}/console/")
+    browser.open(f"{logged_in.url}/console{path.format(broker=broker)}")
+    browser.emulate(scheme)
+    browser.resize(width)
+    assert f'<html lang="{language}">' in browser.source[:200]
+    assert browser.evaluate("!!document.querySelector('#blocks section, #blocks form')")
+    assert browser.faults() == []
     assert violations_of(browser, axe) == [], (path, width)
-    wide = "return document.documentElement.scrollWidth"
     for width in (360, 390, 1_400):
-        resized(browser, width)
-        assert browser.execute_script(wide) <= width
+        browser.resize(width)
+        assert browser.evaluate(FULL_WIDTH) <= width
 
 
-def test_tables_and_commands_are_reached_with_the_keyboard(browser: Any, logged_in: Served) -> None:
+def test_tables_and_commands_are_reached_with_the_keyboard(
+    browser: Browser, logged_in: Served
+) -> None:
     broker = quote(logged_in.broker.config.broker_name, safe="")
-    browser.get(f"{logged_in.url}/console/migrations/{broker}")
+    browser.open(f"{logged_in.url}/console/migrations/{broker}")
     script = """
-        const reached = [...document.querySelectorAll('a, button, input, select, [tabindex="0"]')];
-        return reached.every(one => one.type === 'hidden' || one.tabIndex >= 0);
+        [...document.querySelectorAll('a, button, input, select, [tabindex="0"]')]
+            .every(one => one.type === 'hidden' || one.tabIndex >= 0)
     """
-    assert browser.execute_script(script)
+    assert browser.evaluate(script)
