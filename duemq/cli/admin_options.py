@@ -71,13 +71,18 @@ class GroupOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterOptions:
-    """Selection of dead letters."""
+class UndeliveredOptions:
+    """Selection of messages in quarantine or dead letters."""
 
     names: Annotated[
         list[str] | None,
-        typer.Option("--id", metavar="ID", help="Unique id, or BROKER/OFFSET; repeatable."),
+        typer.Option(
+            "--id", metavar="NAME", help="Unique id, or offset as listed, BROKER/17. Repeatable."
+        ),
     ] = None
+    from_topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Only messages of this topic.")
+    ] = ""
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Earliest store time: 2026-11-22T10:00, or ms.")
     ] = ""

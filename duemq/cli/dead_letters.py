@@ -1,26 +1,20 @@
-"""`duemq dlq list`, `show` and `resend`."""
+"""Output of `duemq dlq list` and `show`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from datetime import datetime, timedelta
 
-from duemq.cli.admin_options import DeadLetterOptions
-from duemq.cli.confirmation import confirm
+from duemq.cli.admin_options import UndeliveredOptions
 from duemq.cli.messages import body_text
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
-from duemq.cli.times import parse_time, time_cell
-from duemq.client.admin import Admin
-from duemq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Resent
-from duemq.client.message import EPOCH
-from duemq_common.clock import SystemClock
-from duemq_common.errors import UsageError
+from duemq.cli.resend import search_of, selected
+from duemq.cli.times import time_cell
+from duemq.client.admin.dead_letters import DeadLetter, DeadLetterCount
+from duemq.client.admin.resends import UndeliveredSearch
 
 GROUPS = ("group", "#messages", "last message (UTC)")
 LETTERS = ("offset", "since (UTC)", "topic", "#retries", "unique id", "body")
-RESULTS = ("offset", "topic", "result", "unique id")
 BODY_CHARACTERS = 60
 
 
@@ -44,9 +38,9 @@ async def _counts(target: Target) -> list[DeadLetterCount]:
         return await admin.dead_letter_counts()
 
 
-def show_letters(group: str, options: DeadLetterOptions, count: int, target: Target) -> None:
+def show_letters(group: str, options: UndeliveredOptions, count: int, target: Target) -> None:
     """Print dead letters of a group."""
-    letters = asyncio.run(_letters(group, options, count, target))
+    letters = asyncio.run(_letters(search_of(options, letters_of=group), count, target))
     if target.as_json:
         print_json([plain_letter(letter) for letter in letters])
         return
@@ -55,78 +49,10 @@ def show_letters(group: str, options: DeadLetterOptions, count: int, target: Tar
     print_table(title, LETTERS, rows, optional=("#retries", "since (UTC)", "unique id"))
 
 
-async def _letters(
-    group: str, options: DeadLetterOptions, count: int, target: Target
-) -> list[DeadLetter]:
+async def _letters(search: UndeliveredSearch, count: int, target: Target) -> list[DeadLetter]:
     async with target.admin() as admin:
-        return await _selected(admin, group, options, count)
-
-
-async def _selected(
-    admin: Admin, group: str, options: DeadLetterOptions, count: int
-) -> list[DeadLetter]:
-    """Return the selected dead letters.
-
-    Raises:
-        UsageError: A name is not one of a dead letter.
-    """
-    names = options.names or []
-    letters = await admin.dead_letters(
-        group,
-        names=names,
-        since=_time(options.since),
-        until=_time(options.until),
-        count=count,
-    )
-    present = {name for each in letters for name in (each.name, each.message.message_id)}
-    if missing := sorted(set(names) - present):
-        raise UsageError(f"group {group} has no dead letter {', '.join(missing)}")
-    return letters
-
-
-def _time(text: str) -> datetime | None:
-    if not text:
-        return None
-    return EPOCH + timedelta(milliseconds=parse_time(text, SystemClock().now_ms()))
-
-
-def resend_letters(
-    group: str,
-    options: DeadLetterOptions,
-    target: Target,
-    topic: str,
-    *,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    """Send the selected dead letters again after a confirmation, and print the result of each."""
-    if not (options.names or options.since or options.until or everything):
-        raise UsageError("no messages selected: give --id, --since, --until or --all")
-    results = asyncio.run(
-        _resend(group, options, target, topic, dry_run, yes or bool(options.names))
-    )
-    counts = Counter(each.status for each in results)
-    if target.as_json:
-        print_json({"dry_run": dry_run, "results": [plain_result(each) for each in results]})
-        return
-    title = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
-    rows = [
-        (each.letter.name, each.topic, each.status, each.letter.message.message_id)
-        for each in results
-    ]
-    print_table(title or "no dead letters", RESULTS, rows, optional=("unique id",))
-
-
-async def _resend(
-    group: str, options: DeadLetterOptions, target: Target, topic: str, dry_run: bool, yes: bool
-) -> list[Resent]:
-    async with target.admin() as admin:
-        letters = await _selected(admin, group, options, 0)
-        if letters and not (dry_run or yes):
-            effect = f"{len(letters):,} {plural(len(letters), 'message')}"
-            confirm(f"Send {effect} again", f"dlq resend {group} sends {effect}")
-        return await admin.resend_dead_letters(letters, topic=topic, dry_run=dry_run)
+        items = await selected(admin, search, count)
+    return [item for item in items if isinstance(item, DeadLetter)]
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
@@ -161,15 +87,4 @@ def plain_letter(letter: DeadLetter) -> dict[str, object]:
         "offset_message_id": message.offset_message_id,
         "properties": dict(message.properties),
         "body": body_text(_body(letter)),
-    }
-
-
-def plain_result(result: Resent) -> dict[str, object]:
-    """Return the result of one message as plain data."""
-    letter = result.letter
-    return {
-        "offset": letter.name,
-        "unique_id": letter.message.message_id,
-        "topic": result.topic,
-        "result": result.status,
     }

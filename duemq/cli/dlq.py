@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.admin_options import DeadLetterOptions
+from duemq.cli.admin_options import UndeliveredOptions
 from duemq.cli.command import command
 from duemq.cli.groups import group
 from duemq.cli.options import DryRun, Target, Yes
@@ -28,7 +28,7 @@ def show(
     name: Name,
     count: Annotated[int, typer.Option(help="Maximum number of messages; 0: all.", min=0)] = 100,
     *,
-    options: DeadLetterOptions,
+    options: UndeliveredOptions,
     target: Target,
 ) -> None:
     """Show dead letters of a group, oldest first."""
@@ -52,10 +52,12 @@ def resend(
     dry_run: DryRun = False,
     yes: Yes = False,
     *,
-    options: DeadLetterOptions,
+    options: UndeliveredOptions,
     target: Target,
 ) -> None:
     """Send dead letters to their topic with their unique ids, each once: they stay here."""
-    from duemq.cli.dead_letters import resend_letters
+    from duemq.cli.resend import resend_messages, search_of
+    from duemq.client.admin.resends import ResendOptions
 
-    resend_letters(name, options, target, topic, everything=everything, dry_run=dry_run, yes=yes)
+    search = search_of(options, letters_of=name, everything=everything)
+    resend_messages(search, ResendOptions(topic=topic), target, dry_run=dry_run, yes=yes)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli.admin_options import UndeliveredOptions
 from duemq.cli.command import command
-from duemq.cli.groups import group
+from duemq.cli.groups import group as command_group
 from duemq.cli.options import DryRun, Target, Yes
-from duemq_common.errors import UsageError
 
-quarantine_app = group()
+quarantine_app = command_group()
 
 
 @command(quarantine_app, "list", example="quarantine list --topic orders")
@@ -48,19 +48,9 @@ def show(
 
 @command(quarantine_app, example="quarantine resend --all --dry-run")
 def resend(
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="NAME",
-            help="Offset as listed, 17 or BROKER/17, or unique id. Repeatable.",
-        ),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All messages, or all of --from-topic.")
-    ] = False,
-    from_topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Only messages of this topic.")
+    everything: Annotated[bool, typer.Option("--all", help="All messages.")] = False,
+    group: Annotated[
+        str, typer.Option(metavar="GROUP", help="Only messages that this group popped.")
     ] = "",
     topic: Annotated[
         str, typer.Option(metavar="TOPIC", help="Topic to send to; default: that of the message.")
@@ -72,13 +62,13 @@ def resend(
     dry_run: DryRun = False,
     yes: Yes = False,
     *,
+    options: UndeliveredOptions,
     target: Target,
 ) -> None:
     """Send messages in quarantine to their topic, without delay, each once: they stay here."""
-    from duemq.cli.quarantined import resend_quarantined
+    from duemq.cli.resend import resend_messages, search_of
+    from duemq.client.admin.resends import ResendOptions
 
-    if bool(names) == everything:
-        raise UsageError("give either --id, as `duemq quarantine list` shows it, or --all")
-    resend_quarantined(
-        names or [], from_topic, topic, without or [], target, dry_run=dry_run, yes=yes
-    )
+    search = search_of(options, group=group, everything=everything)
+    how = ResendOptions(topic=topic, without=frozenset(without or ()))
+    resend_messages(search, how, target, dry_run=dry_run, yes=yes)

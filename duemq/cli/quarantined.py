@@ -1,11 +1,10 @@
-"""Output of `duemq quarantine`: messages in quarantine, and the results of sending them again."""
+"""Output of `duemq quarantine list` and `show`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
 
-from duemq.cli.confirmation import confirm
 from duemq.cli.messages import body_text, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import (
@@ -15,8 +14,9 @@ from duemq.cli.output import (
     print_table,
     printable,
 )
+from duemq.cli.resend import selected
 from duemq.client.admin.quarantine import Quarantined
-from duemq_common.errors import UsageError
+from duemq.client.admin.resends import UndeliveredMessage, UndeliveredSearch
 
 
 def plain(item: Quarantined) -> dict[str, object]:
@@ -48,7 +48,7 @@ def list_quarantined(topic: str, count: int, target: Target) -> None:
 
 async def _list(topic: str, count: int, target: Target) -> None:
     async with target.admin() as admin:
-        items = [item async for item in admin.quarantined() if topic in ("", item.topic)]
+        items = quarantined_of(await selected(admin, UndeliveredSearch(topic=topic)))
     shown = items[:count] if count else items
     if target.as_json:
         print_json([plain(item) for item in shown])
@@ -71,7 +71,7 @@ async def _list(topic: str, count: int, target: Target) -> None:
 
 def show_quarantined(name: str, target: Target) -> None:
     """Print a message in quarantine: reason, properties and body."""
-    for item in asyncio.run(_selected({name}, "", target)):
+    for item in asyncio.run(_named(name, target)):
         shown = plain(item)
         shown["properties"] = {} if item.original is None else dict(item.original.properties)
         if target.as_json:
@@ -87,62 +87,12 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-async def _selected(names: Collection[str], from_topic: str, target: Target) -> list[Quarantined]:
-    """Return messages in quarantine by name; without names, all.
-
-    Raises:
-        UsageError: No message has one of the names.
-    """
+async def _named(name: str, target: Target) -> list[Quarantined]:
     async with target.admin() as admin:
-        items = [item async for item in admin.quarantined(names) if from_topic in ("", item.topic)]
-    missing = set(names) - {name for item in items for name in item.names}
-    if missing:
-        raise UsageError(f"no message in quarantine is {', '.join(sorted(missing))}")
-    return items
+        search = UndeliveredSearch(names=frozenset({name}))
+        return quarantined_of(await selected(admin, search))
 
 
-def resend_quarantined(
-    names: Sequence[str],
-    from_topic: str,
-    topic: str,
-    without: Sequence[str],
-    target: Target,
-    *,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    """Send messages in quarantine again, each once, and print the result of each.
-
-    Args:
-        names: Offsets as listed, or unique ids; none: all.
-        topic: Topic to send to; empty: the topic of the message.
-        without: Properties that the message loses.
-    """
-    items = asyncio.run(_selected(names, from_topic, target))
-    if items and not (dry_run or yes or names):
-        effect = f"{len(items):,} {plural(len(items), 'message')}"
-        confirm(f"Send {effect} again", f"quarantine resend sends {effect}")
-    asyncio.run(_send_all(items, topic, without, target, dry_run=dry_run))
-
-
-async def _send_all(
-    items: Sequence[Quarantined],
-    topic: str,
-    without: Sequence[str],
-    target: Target,
-    *,
-    dry_run: bool,
-) -> None:
-    async with target.admin() as admin:
-        for item in items:
-            status = await admin.resend_quarantined(
-                item, topic=topic, without=without, dry_run=dry_run
-            )
-            _print_sent(item, topic or item.topic, status, target)
-
-
-def _print_sent(item: Quarantined, topic: str, status: str, target: Target) -> None:
-    if target.as_json:
-        print_json_line(plain(item) | {"topic": topic, "status": status})
-        return
-    print(printable(f"{item.record.queue_offset} to {topic}: {status}  {summary(item)}"))
+def quarantined_of(items: Iterable[UndeliveredMessage]) -> list[Quarantined]:
+    """Return the messages in quarantine."""
+    return [item for item in items if isinstance(item, Quarantined)]

@@ -8,11 +8,11 @@ async with Admin("127.0.0.1:9876") as admin:
 from __future__ import annotations
 
 from duemq.client.admin.migrations import MigrationsAdmin
-from duemq.client.admin.quarantine import QuarantineAdmin
 from duemq.client.admin.schedules import SchedulesAdmin
+from duemq.client.admin.undelivered import UndeliveredAdmin
 
 
-class Admin(QuarantineAdmin, SchedulesAdmin, MigrationsAdmin):
+class Admin(UndeliveredAdmin, SchedulesAdmin, MigrationsAdmin):
     """Administration of DueMQ's and Apache's brokers, from 4.9 on; an async context manager.
 
     Args:

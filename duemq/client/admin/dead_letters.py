@@ -1,29 +1,21 @@
-"""Dead letters of consumer groups: list, describe, send again.
-
-A dead letter stays in its topic when it is sent again. The sent message has the unique id of the
-dead letter and a property that names it, so that the second request does not send it again.
-"""
+"""Dead letters of consumer groups: count and describe."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from duemq.client.admin.messages import MessagesAdmin
-from duemq.client.admin.topic_page import READER_GROUP, topic_page
 from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from duemq.client.errors import NoRoute
-from duemq.client.message import RESERVED, Message, MessageQueue, ReceivedMessage
-from duemq.client.producer import Producer
-from duemq.client.pull_consumer import PullConsumer
+from duemq.client.message import RESERVED, ReceivedMessage
+from message_store.log.record import Record
 
-PRODUCER_GROUP: Final = "DUEMQ_PRODUCER"
 RESENT: Final = "DUEMQ_DEAD_LETTER"
 """Property of a message that was sent again: offset message id of the dead letter."""
-SENT, EXISTS, NO_TOPIC, WOULD_SEND = "sent", "already sent", "no topic", "would be sent"
-REMOVED: Final = frozenset(
+KEPT: Final = {"KEYS", "TAGS", "__SHARDINGKEY"}
+REMOVED: Final = (RESERVED - KEPT) | frozenset(
     {
         RESENT,
         "1ST_POP_TIME",
@@ -62,45 +54,53 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Message that a group could not consume.
+    """Message that a group could not consume; see `UndeliveredMessage`.
 
     Attributes:
         topic: Topic of the first delivery; empty if it is unknown.
     """
+
+    mark: ClassVar[str] = RESENT
+    removed: ClassVar[frozenset[str]] = REMOVED
 
     group: str
     message: ReceivedMessage
     topic: str
 
     @property
+    def broker(self) -> str:
+        """Name of the broker."""
+        return self.message.queue.broker_name
+
+    @property
+    def record(self) -> Record:
+        """Record of the topic of dead letters."""
+        return self.message.record
+
+    @property
+    def original(self) -> Record:
+        """Record to send."""
+        return self.message.record
+
+    @property
+    def unique_id(self) -> str:
+        """Unique id of the message, else the offset message id."""
+        return self.message.message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """Offset message id of the dead letter."""
+        return self.message.offset_message_id
+
+    @property
     def name(self) -> str:
         """Broker and offset in the topic of dead letters, as `BROKER/17`."""
-        return f"{self.message.queue.broker_name}/{self.message.queue_offset}"
+        return f"{self.broker}/{self.message.queue_offset}"
 
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage:
-    """Dead letters of a group at one broker, oldest first.
-
-    Attributes:
-        cursor: Cursor of the next page; None: this is the last one.
-    """
-
-    letters: Sequence[DeadLetter]
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Resent:
-    """Result of sending a dead letter again.
-
-    Attributes:
-        status: `sent`, `already sent`, `no topic`, or, of a dry run, `would be sent`.
-    """
-
-    letter: DeadLetter
-    topic: str
-    status: str
+    @property
+    def names(self) -> set[str]:
+        """Texts that select the message: `BROKER/17`, its unique id."""
+        return {self.name, self.unique_id}
 
 
 class DeadLettersAdmin(MessagesAdmin):
@@ -127,127 +127,9 @@ class DeadLettersAdmin(MessagesAdmin):
             counts.append(DeadLetterCount(group, messages, max(times, default=None)))
         return counts
 
-    async def dead_letter_page(
-        self, group: str, broker: str, *, cursor: str = "", count: int
-    ) -> DeadLetterPage:
-        """Return a page of the dead letters of a group at one broker.
 
-        Raises:
-            ValueError: The cursor is malformed.
-            Unreachable: The broker does not respond.
-        """
-        topic = DEAD_LETTER_PREFIX + group
-        page = await topic_page(self.client, topic, broker, cursor=cursor, count=count)
-        letters = [_letter(group, message) for message in page.messages]
-        return DeadLetterPage(letters, page.cursor)
-
-    async def dead_letters(
-        self,
-        group: str,
-        *,
-        names: Collection[str] = (),
-        since: datetime | None = None,
-        until: datetime | None = None,
-        count: int = 0,
-    ) -> list[DeadLetter]:
-        """Return dead letters of a group, oldest first by broker.
-
-        Args:
-            names: Unique ids, or `BROKER/OFFSET`; none: all.
-            since, until: Range of the store time.
-            count: Maximum number; 0: all.
-        Raises:
-            NoRoute: The group has no topic of dead letters.
-        """
-        topic = DEAD_LETTER_PREFIX + group
-        consumer = PullConsumer(group=READER_GROUP, client=self.client)
-        letters: list[DeadLetter] = []
-        for queue in await consumer.queues(topic):
-            offset = await consumer.min_offset(queue)
-            if since is not None:
-                offset = max(offset, await consumer.offset_at(queue, since))
-            max_offset = await consumer.max_offset(queue)
-            while offset < max_offset and not 0 < count <= len(letters):
-                pulled = await consumer.pull(queue, offset)
-                letters += [
-                    letter
-                    for letter in self._letters(group, queue, pulled.messages)
-                    if (not names or {letter.name, letter.message.message_id} & set(names))
-                    and (since is None or letter.message.stored_at >= since)
-                    and (until is None or letter.message.stored_at < until)
-                ]
-                if pulled.next_offset <= offset:
-                    break
-                offset = pulled.next_offset
-        return letters[:count] if count else letters
-
-    def _letters(
-        self, group: str, queue: MessageQueue, messages: Iterable[ReceivedMessage]
-    ) -> Iterable[DeadLetter]:
-        for message in messages:
-            named = MessageQueue(
-                queue.topic, queue.broker_name or self.client.broker, queue.queue_id
-            )
-            yield _letter(group, ReceivedMessage(message.record, named))
-
-    async def resend_dead_letters(
-        self, letters: Sequence[DeadLetter], *, topic: str = "", dry_run: bool = False
-    ) -> list[Resent]:
-        """Send dead letters to their topics, with their unique ids, each once.
-
-        All groups that read the topic get the messages. With `%RETRY%GROUP` as `topic`, only the
-        group gets them.
-
-        Args:
-            topic: Topic to send to; empty: that of the first delivery.
-            dry_run: Whether to return the effect without any change.
-        Raises:
-            NotSent: A message was not stored; those before it were sent.
-        """
-        results = []
-        async with Producer(client=self.client, group=PRODUCER_GROUP) as producer:
-            for letter in letters:
-                target = topic or letter.topic
-                status = WOULD_SEND if dry_run else SENT
-                if not target:
-                    status = NO_TOPIC
-                elif await self._was_resent(letter, target):
-                    status = EXISTS
-                elif not dry_run:
-                    await producer.send(_message(letter, target))
-                results.append(Resent(letter, target, status))
-        return results
-
-    async def _was_resent(self, letter: DeadLetter, topic: str) -> bool:
-        message = letter.message
-        try:
-            copies = await self.messages_by_id(topic, message.message_id)
-        except NoRoute:  # the topic was deleted: the send creates it or is refused
-            return False
-        name = message.offset_message_id
-        return any(copy.properties.get(RESENT) == name for copy in copies)
-
-
-def _letter(group: str, message: ReceivedMessage) -> DeadLetter:
+def dead_letter(group: str, message: ReceivedMessage) -> DeadLetter:
+    """Return a message of the topic of a group's dead letters with the topic of its delivery."""
     properties = message.properties
     origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC", "")
     return DeadLetter(group, message, "" if origin.startswith(RETRY_PREFIX) else origin)
-
-
-def _message(letter: DeadLetter, topic: str) -> Message:
-    received = letter.message
-    properties = {
-        name: value
-        for name, value in received.properties.items()
-        if name not in RESERVED and name not in REMOVED
-    }
-    return Message(
-        topic,
-        received.body,
-        tag=received.tag,
-        keys=received.keys,
-        properties={**properties, RESENT: received.offset_message_id},
-        sharding_key=received.properties.get("__SHARDINGKEY", ""),
-        flag=received.record.flag,
-        message_id=received.message_id,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from duemq.client.client import Client
@@ -29,7 +30,13 @@ class TopicPage:
 
 
 async def topic_page(
-    client: Client, topic: str, broker: str, *, cursor: str = "", count: int
+    client: Client,
+    topic: str,
+    broker: str,
+    *,
+    cursor: str = "",
+    count: int,
+    since: datetime | None = None,
 ) -> TopicPage:
     """Return a page of a topic at one broker; empty if the broker does not have the topic.
 
@@ -37,6 +44,7 @@ async def topic_page(
         broker: Name of the broker; its address, if the client has no name server.
         cursor: `QUEUE_OFFSET`; empty: the first page.
         count: Maximum number of messages.
+        since: Store time of the first messages, of pages in order; None: all messages.
     Raises:
         ValueError: The cursor is malformed.
         Refused: The broker refused a pull.
@@ -55,6 +63,8 @@ async def topic_page(
         if not is_there or queue.queue_id < int(first_id or 0):
             continue
         named = MessageQueue(topic, queue.broker_name or broker, queue.queue_id)
+        if since is not None and offset < 0:
+            offset = await consumer.offset_at(queue, since)
         offset = max(offset, await consumer.min_offset(queue))
         for _ in range(PULLS_MAX):
             pulled = await consumer.pull(queue, offset, count=count - len(messages))

@@ -7,7 +7,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.admin.dead_letters import SENT, WOULD_SEND, DeadLetter, DeadLetterCount, Resent
+from duemq.client.admin.dead_letters import DeadLetter, DeadLetterCount
+from duemq.client.admin.resends import ResendOptions, ResendStatus, Resent, UndeliveredSearch
 from duemq.client.message import milliseconds
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
 from duemq.console.brokers import masters, of_members, page_of_brokers, unknown_parts
@@ -65,15 +66,16 @@ async def letters_of_group(call: PageCall) -> PageContent:
 async def resend_confirmation(call: PageCall) -> PageContent:
     """Return what sending a dead letter again will do, with the form that confirms it."""
     letter, topic = await _selected(call)
-    results = await call.session.admin.resend_dead_letters([letter], topic=topic, dry_run=True)
-    blocks: list[object] = [_results(results)]
+    options = ResendOptions(topic=topic)
+    [result] = await call.session.admin.resend([letter], options, dry_run=True)
+    blocks: list[object] = [_effect(result)]
     hidden = [("group", letter.group), ("name", letter.name), ("topic", topic)]
-    if results[0].status == WOULD_SEND:
+    if result.status == ResendStatus.WOULD_SEND:
         title = Key("decision.confirm")
         form = Form(Key("resend.title"), "/dead-letter-resend", [], "post", hidden, title)
         blocks.append(form)
     else:
-        blocks.insert(0, Notice(Key("resend.not_possible"), results[0].status, "bad"))
+        blocks.insert(0, Notice(Key("resend.not_possible"), result.remark or result.status, "bad"))
     field = Field("topic", Key("resend.topic"), topic or letter.topic)
     other = Form(Key("resend.other"), "/dead-letter-resend", [field], hidden=hidden[:2])
     return PageContent(Key("resend.title"), [*blocks, other], letter.name)
@@ -82,11 +84,11 @@ async def resend_confirmation(call: PageCall) -> PageContent:
 async def resend(call: PageCall) -> PageContent:
     """Send a dead letter again, once."""
     letter, topic = await _selected(call)
-    results = await call.session.admin.resend_dead_letters([letter], topic=topic)
-    is_sent = results[0].status == SENT
+    [result] = await call.session.admin.resend([letter], ResendOptions(topic=topic))
+    is_sent = result.status == ResendStatus.SENT
     text = Key("resend.done" if is_sent else "resend.not_possible")
-    notice = Notice(text, results[0].status, "good" if is_sent else "bad")
-    return PageContent(Key("resend.title"), [notice, _results(results)], letter.name)
+    notice = Notice(text, result.remark or result.status, "good" if is_sent else "bad")
+    return PageContent(Key("resend.title"), [notice, _effect(result)], letter.name)
 
 
 async def _selected(call: PageCall) -> tuple[DeadLetter, str]:
@@ -109,10 +111,11 @@ async def _page(
     call: PageCall, group: str, broker: str, cursor: str, count: int
 ) -> tuple[list[DeadLetter], str | None]:
     try:
-        page = await call.session.admin.dead_letter_page(group, broker, cursor=cursor, count=count)
+        search = UndeliveredSearch(letters_of=group)
+        page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
     except ValueError:
         raise invalid("the cursor is not one of this list") from None
-    return list(page.letters), page.cursor
+    return [item for item in page.items if isinstance(item, DeadLetter)], page.cursor
 
 
 def _group_row(group: str, parts: Sequence[DeadLetterCount], *, is_known: bool) -> list[Cell]:
@@ -140,18 +143,13 @@ def _letter_row(letter: DeadLetter, *, is_operator: bool) -> list[Cell]:
     ]
 
 
-def _results(results: Sequence[Resent]) -> Table:
-    rows = [
-        [
-            Cell(one.letter.name, "code"),
-            Cell(
-                one.letter.message.message_id,
-                link=message_link(one.letter.message.offset_message_id),
-            ),
-            Cell(one.topic or None),
-            Cell(one.status),
-        ]
-        for one in results
+def _effect(result: Resent) -> Table:
+    item = result.item
+    row = [
+        Cell(f"{item.broker}/{item.record.queue_offset}", "code"),
+        Cell(item.unique_id, link=message_link(item.offset_message_id)),
+        Cell(result.topic or None),
+        Cell(result.status),
     ]
     columns = [Key(f"column.{name}") for name in ("offset", "id", "topic", "verdict")]
-    return Table(Key("resend.effect"), columns, rows)
+    return Table(Key("resend.effect"), columns, [row])

@@ -6,7 +6,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.admin.quarantine import EXISTS, UNREADABLE, Quarantined
+from duemq.client.admin.quarantine import Quarantined
+from duemq.client.admin.resends import ResendOptions, ResendStatus, Resent, UndeliveredSearch
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, TextBlock
 from duemq.console.brokers import page_of_brokers, unknown_parts
 from duemq.console.call import PageCall
@@ -19,20 +20,19 @@ from duemq.http.problems import Problem
 PAGE_SIZE: Final = 100
 COLUMNS: Final = ("offset", "stored", "topic", "reason", "detail", "id", "broker")
 FACTS: Final = ("offset", "stored", "topic", "reason", "detail", "group", "id", "broker")
-RESULTS: Final = {EXISTS: "sent_before", UNREADABLE: "unreadable"}
+RESULTS: Final = {
+    ResendStatus.SENT: "done",
+    ResendStatus.SENT_BEFORE: "sent_before",
+    ResendStatus.NO_TOPIC: "no_topic",
+    ResendStatus.UNREADABLE: "unreadable",
+}
 
 
 async def quarantine(call: PageCall) -> PageContent:
     """Return a page of the messages in quarantine."""
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[Quarantined], str | None]:
-        try:
-            page = await call.session.admin.quarantine_page(
-                member.name, cursor=cursor, count=PAGE_SIZE
-            )
-        except ValueError:
-            raise invalid("the cursor is not one of this list") from None
-        return list(page.messages), page.cursor
+        return await _page(call, member.name, cursor, PAGE_SIZE)
 
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     rows = [_row(item) for item in page.state.value or ()]
@@ -59,15 +59,15 @@ async def resend_confirmation(call: PageCall) -> PageContent:
     """Return what sending a message again will do, with the form that confirms it."""
     item = await _named(call, call.query.get("name", ""))
     topic = call.query.get("topic", "").strip()
-    status = await call.session.admin.resend_quarantined(item, topic=topic, dry_run=True)
+    result = await _resent(call, item, topic, dry_run=True)
     blocks = [_target(item, topic), *_details(item)]
-    if status in RESULTS or not (topic or item.topic):
-        blocks.insert(0, Notice(Key(f"resend.{RESULTS.get(status, 'no_topic')}"), "", "bad"))
-    else:
+    if result.status == ResendStatus.WOULD_SEND:
         hidden = [("name", item.name), ("topic", topic)]
         title = Key("decision.confirm")
         form = Form(Key("resend.title"), "/quarantine-resend", [], "post", hidden, title)
         blocks.insert(1, form)
+    else:
+        blocks.insert(0, _notice(result))
     return PageContent(Key("resend.title"), blocks, item.name)
 
 
@@ -75,10 +75,34 @@ async def resend(call: PageCall) -> PageContent:
     """Send a message in quarantine again, once."""
     item = await _named(call, call.query.get("name", ""))
     topic = call.query.get("topic", "").strip()
-    status = await call.session.admin.resend_quarantined(item, topic=topic)
-    text = Key(f"resend.{RESULTS.get(status, 'done')}")
-    notice = Notice(text, status, "bad" if status in RESULTS else "good")
-    return PageContent(Key("resend.title"), [notice, _target(item, topic)], item.name)
+    result = await _resent(call, item, topic)
+    return PageContent(Key("resend.title"), [_notice(result), _target(item, topic)], item.name)
+
+
+async def _resent(
+    call: PageCall, item: Quarantined, topic: str, *, dry_run: bool = False
+) -> Resent:
+    options = ResendOptions(topic=topic)
+    [result] = await call.session.admin.resend([item], options, dry_run=dry_run)
+    return result
+
+
+def _notice(result: Resent) -> Notice:
+    text = Key(f"resend.{RESULTS.get(result.status, 'not_possible')}")
+    state = "good" if result.status == ResendStatus.SENT else "bad"
+    return Notice(text, result.remark or result.status, state)
+
+
+async def _page(
+    call: PageCall, broker: str, cursor: str, count: int
+) -> tuple[list[Quarantined], str | None]:
+    try:
+        page = await call.session.admin.undelivered_page(
+            UndeliveredSearch(), broker, cursor=cursor, count=count
+        )
+    except ValueError:
+        raise invalid("the cursor is not one of this list") from None
+    return [item for item in page.items if isinstance(item, Quarantined)], page.cursor
 
 
 async def _named(call: PageCall, name: str) -> Quarantined:
@@ -90,10 +114,10 @@ async def _named(call: PageCall, name: str) -> Quarantined:
     broker, slash, offset = name.rpartition("/")
     if not slash or not (offset.isascii() and offset.isdigit()):
         raise invalid("a message in quarantine is named BROKER/OFFSET")
-    page = await call.session.admin.quarantine_page(broker, cursor=f"0_{offset}", count=1)
-    if not page.messages or page.messages[0].name != name:
+    items, _ = await _page(call, broker, f"0_{offset}", 1)
+    if not items or items[0].name != name:
         raise Problem(404, "no-message", "The broker does not have the message", name)
-    return page.messages[0]
+    return items[0]
 
 
 def _row(item: Quarantined) -> list[Cell]:

@@ -55,11 +55,23 @@ def test_a_quarantined_message_is_shown_and_sent_again(broker: Running) -> None:
     unconfirmed = duemq("quarantine", "resend", "--all", "--topic", "Back", *where)
     assert (unconfirmed.returncode, "add --yes" in unconfirmed.stderr) == (Exit.USAGE, True)
     chosen = ("quarantine", "resend", "--all", "--topic", "Back")
-    assert "not sent: --dry-run" in duemq(*chosen, "--dry-run", *where).stdout
-    assert "0 to Back: stored" in duemq(*chosen, "--yes", *where).stdout
+    assert "1 would be sent" in duemq(*chosen, "--dry-run", *where).stdout
+    assert "1 sent" in duemq(*chosen, "--yes", *where).stdout
     by_id = ("quarantine", "resend", "--id", item["unique_key"], "--topic", "Back")
-    assert "0 to Back: already sent" in duemq(*by_id, *where).stdout
-    assert duemq(*chosen, "--from-topic", "T", "--dry-run", *where).stdout == ""
+    assert "1 already sent" in duemq(*by_id, *where).stdout
+    for other in (("--from-topic", "T"), ("--group", "g"), ("--until", "2020-01-01T00:00")):
+        assert duemq(*chosen, *other, "--dry-run", *where).stdout == "no messages\n", other
+    selected = (
+        "quarantine",
+        "resend",
+        "--from-topic",
+        "Gone",
+        "--since",
+        "2020-01-01T00:00",
+        "--dry-run",
+    )
+    result = duemq(*selected, "--json", *where)
+    assert (result.returncode, json.loads(result.stdout)["counts"]) == (0, {"would be sent": 1})
     got = duemq("consume", "Back", *options, "--json", *where).stdout.splitlines()
     [message] = map(json.loads, got)
     assert (message["body"], message["properties"]["KEYS"]) == ("hello", "k")

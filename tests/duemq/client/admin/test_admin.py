@@ -19,7 +19,9 @@ from duemq.client import (
     Refused,
     Unreachable,
 )
+from duemq.client.admin.dead_letters import DeadLetter
 from duemq.client.admin.groups import GroupSettings, ResetTo
+from duemq.client.admin.resends import UndeliveredMessage, UndeliveredSearch
 from duemq.client.admin.topics import TopicSettings
 from duemq.net.codes import RequestCode
 from tests.support.running_broker import running, small
@@ -184,6 +186,12 @@ async def make_dead_letter(admin: Admin, group: str, topic: str) -> None:
     await admin.client.ask(master.address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
 
+async def letters_of(admin: Admin, **search: Any) -> list[UndeliveredMessage]:
+    """Return the dead letters of group `g`."""
+    pages = admin.undelivered(UndeliveredSearch(letters_of="g", **search))
+    return [one async for _, _, page in pages for one in page.items]
+
+
 def test_a_dead_letter_is_sent_again_once(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         keys = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
@@ -199,19 +207,35 @@ def test_a_dead_letter_is_sent_again_once(run: Run, tmp_path: Path) -> None:
             await make_dead_letter(admin, "g", "T")
             [count] = await admin.dead_letter_counts()
             assert (count.group, count.messages) == ("g", 1)
-            [letter] = await admin.dead_letters("g")
+            [letter] = await letters_of(admin)
+            assert isinstance(letter, DeadLetter)
             assert (letter.name, letter.topic) == ("test/0", "T")
             assert letter.message.message_id == sent.message_id
-            assert await admin.dead_letters("g", names=["test/0", "other"]) != []
-            assert await admin.dead_letters("g", names=["other"]) == []
-            assert await admin.dead_letters("g", since=datetime(2200, 1, 1, tzinfo=UTC)) == []
+            assert await letters_of(admin, names=frozenset({"test/0", "other"})) != []
+            stored_ms = letter.record.store_ms
+            alike: tuple[dict[str, Any], ...] = (
+                {"from_ms": stored_ms},
+                {"topic": "T"},
+                {"until_ms": stored_ms + 1},
+            )
+            for search in alike:
+                [same] = await letters_of(admin, **search)
+                assert same.names == letter.names, search
+            for search in (
+                {"names": frozenset({"other"})},
+                {"from_ms": stored_ms + 1},
+                {"until_ms": stored_ms},
+                {"topic": "U"},
+                {"group": "other"},
+            ):
+                assert await letters_of(admin, **search) == [], search
 
-            [planned] = await admin.resend_dead_letters([letter], dry_run=True)
+            [planned] = await admin.resend([letter], dry_run=True)
             assert planned.status == "would be sent"
-            [result] = await admin.resend_dead_letters([letter])
+            [result] = await admin.resend([letter])
             assert (result.topic, result.status) == ("T", "sent")
             await broker_has(admin, "T", sent.message_id, 2)
-            [again] = await admin.resend_dead_letters([letter])
+            [again] = await admin.resend([letter])
             assert again.status == "already sent"
 
             first, second = await admin.messages_by_id("T", sent.message_id)
@@ -254,7 +278,7 @@ def test_a_dead_letter_of_pops_is_sent_again_without_their_group(run: Run, tmp_p
             await admin.create_group("g")
             await remote.send("T", b"x", UNIQ_KEY="u", ORIGIN_GROUP="g")
             await make_dead_letter(admin, "g", "T")
-            await admin.resend_dead_letters(await admin.dead_letters("g"))
+            await admin.resend(await letters_of(admin))
             await broker_has(admin, "T", "u", 2)
             _, copy = await admin.messages_by_id("T", "u")
             assert "ORIGIN_GROUP" not in copy.properties
