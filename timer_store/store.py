@@ -45,10 +45,6 @@ KERNELS = "timers", "pending_timers"  # groups of kernels: delivery; moves and c
 CATCH_UP_UNITS = 8_192  # maximum units enqueued per turn
 
 
-def _no_progress(phase: str, done: int, whole: int) -> None:
-    """Do nothing: the caller shows no progress."""
-
-
 class TimerStore:
     """Pending timers in `<root>/timerlog` and `<root>/timerwheel` of a message store.
 
@@ -88,12 +84,7 @@ class TimerStore:
 
     # -- open and close -------------------------------------------------------------------------
 
-    def open(
-        self,
-        *,
-        notice: Callable[[str], None] = log.warning,
-        progress: recovery.Progress = _no_progress,
-    ) -> None:
+    def open(self, *, notice: Callable[[str], None] = log.warning) -> None:
         """Load the files and recover; no timer is delivered before that.
 
         Raises:
@@ -102,7 +93,7 @@ class TimerStore:
         """
         for finding in self.state.findings:
             notice(finding)
-        recovery.recover(self.state, notice, progress)
+        recovery.recover(self.state, notice)
         self.state.pinned_from = self.state.first_needed
         self.non_timers.settled(self.clock.now_ms())
         self.dequeue.start(self.clock.now_ms())
@@ -173,7 +164,7 @@ class TimerStore:
         self.settled_timers.clear()
         self.enqueue.forget()
         self.position.part = None
-        recovery.rebuild(self.state, _no_progress)
+        recovery.rebuild(self.state)
         self.non_timers.settled(now_ms)
         self.dequeue.restart(now_ms)
 

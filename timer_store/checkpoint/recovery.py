@@ -31,11 +31,9 @@ from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 TAKE_UNITS = 65_536
-"""Called with a label, the amount done, and the total."""
-Progress = Callable[[str, int, int], None]
 
 
-def recover(state: TimerState, notice: Callable[[str], None], progress: Progress) -> None:
+def recover(state: TimerState, notice: Callable[[str], None]) -> None:
     """Recover an opened timer store from its files.
 
     Args:
@@ -47,7 +45,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     reason = "no checkpoint" if snapshot is None else invalid_reason(state, snapshot)
     if snapshot is not None and reason is None:
         try:
-            if restore(state, snapshot, notice, progress):
+            if restore(state, snapshot, notice):
                 return
             reason = "the timer log is damaged"
         except CorruptStore as error:
@@ -57,7 +55,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
         notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
     elif snapshot is not None or first < end:
         notice(f"the timer store is rebuilt from the commit log: {reason}")
-    rebuild(state, progress)
+    rebuild(state)
     if foreign:
         notice(f"{state.counts.total} timers pending")
 
@@ -85,9 +83,7 @@ def invalid_reason(state: TimerState, snapshot: Snapshot) -> str | None:
     return None
 
 
-def restore(
-    state: TimerState, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
-) -> bool:
+def restore(state: TimerState, snapshot: Snapshot, notice: Callable[[str], None]) -> bool:
     """Restore a checkpoint and enqueue the timers after it; return False if that is impossible.
 
     Raises:
@@ -123,12 +119,10 @@ def restore(
             f"the timer wheel is rebuilt from the timer log: "
             f"{faults[0] if faults else 'its slots differ from the counts of the checkpoint'}"
         )
-        linked = units.relink(
-            position.read_ms, progress=lambda done, whole: progress("units linked", done, whole)
-        )
+        linked = units.relink(position.read_ms)
         if linked.damaged.size or linked.too_far.size or not counts_match(state):
             return False
-    enqueue_rest(state, distinct(before, settled), progress)
+    enqueue_rest(state, distinct(before, settled))
     return True
 
 
@@ -187,14 +181,12 @@ def positions_of(state: TimerState, rows: Rows, slots_ms: tuple[Offsets, ...]) -
     return distinct(positions[positions >= 0])
 
 
-def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
+def enqueue_rest(state: TimerState, settled: Offsets) -> None:
     """Enqueue the rest of the queue, without settled timers."""
     state.enqueue.skip = settled
     now_ms = state.clock.now_ms()
-    total = state.enqueue.lag_units
     while state.enqueue.lag_units and state.enqueue.catch_up(TAKE_UNITS, now_ms):
-        if progress is not None:
-            progress("timers enqueued", total - state.enqueue.lag_units, total)
+        pass
     while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
     if not state.enqueue.lag_units and not state.transfers.incomplete:
@@ -211,11 +203,11 @@ def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     return distinct(*origins_)
 
 
-def rebuild(state: TimerState, progress: Progress) -> None:
+def rebuild(state: TimerState) -> None:
     """Rebuild timer log, wheel and counts from the queue, without settled timers."""
     state.transfers.restore(0, 0)
     state.transfers.apply_new_records()
-    settled = _settled(state, progress)
+    settled = _settled(state)
     state.files.forget()  # the last checkpoint is invalid from here on
     state.units.clear()
     state.counts.restore({}, {})
@@ -225,10 +217,10 @@ def rebuild(state: TimerState, progress: Progress) -> None:
     start_ms = now_ms - now_ms % state.config.precision_ms
     state.position.read_ms = state.position.staged_ms = start_ms
     state.position.rolled_ms = -1
-    enqueue_rest(state, settled, progress)
+    enqueue_rest(state, settled)
 
 
-def _settled(state: TimerState, progress: Progress) -> Offsets:
+def _settled(state: TimerState) -> Offsets:
     """Return the log offsets of settled timers and transferred level messages, ascending.
 
     If there are neither, the log is not read.
@@ -236,4 +228,4 @@ def _settled(state: TimerState, progress: Progress) -> Offsets:
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
         return NO_OFFSETS
-    return adoption.settled(state, progress)
+    return adoption.settled(state)

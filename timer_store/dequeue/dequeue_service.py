@@ -169,10 +169,11 @@ class DequeueService:
             if loaded is not None:
                 return loaded
         num, count_max = self._units.wheel.num(slot_ms), max(self._stage.room, 1)
-        if loader.pool is None or (num < LARGE and not self._has_old(slot_ms)):
+        has_old = self._has_old(slot_ms)
+        if loader.pool is None or (num < LARGE and not has_old):
             skip = self._settled_timers.offsets
             loaded = load_slot(self._units, slot_ms, num, count_max, after, skip)
-            if self._has_old(slot_ms):  # during the start: there is no thread yet
+            if has_old:  # during the start: there is no thread yet
                 rows = loaded.run.rows
                 self._deliverer.prefetch(rows["phys_offset"], rows["record_size"])
             return loaded

@@ -42,7 +42,6 @@ from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 Notice = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 CHUNK_UNITS = 65_536
 
 
@@ -138,9 +137,9 @@ class ApacheCopies:
         return settled
 
 
-def settled(state: TimerState, progress: Progress) -> Offsets:
+def settled(state: TimerState) -> Offsets:
     """Return the log offsets of settled records of the queue, and of all origins, ascending."""
-    named, delivered = _read_log(state, progress)
+    named, delivered = _read_log(state)
     by_apache = _settled_by_apache(state, delivered)
     state.is_adopting = bool(by_apache.size)
     return distinct(named, by_apache)
@@ -207,7 +206,7 @@ def _owned(state: TimerState) -> Iterator[Rows]:
                 yield _identify(state, rows["phys_offset"], kernels.ALL)
 
 
-def _read_log(state: TimerState, progress: Progress) -> tuple[Offsets, Offsets]:
+def _read_log(state: TimerState) -> tuple[Offsets, Offsets]:
     """Return the origins that the log names, ascending, and the identities of Apache's copies."""
     store = state.store
     first = store.min_offset
@@ -218,8 +217,6 @@ def _read_log(state: TimerState, progress: Progress) -> tuple[Offsets, Offsets]:
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
         copies.append(_copies(state, rows)["identity"])
-        position = int(rows[-1]["phys_offset"]) - first
-        progress("bytes of the commit log scanned", position, store.max_offset - first)
     return distinct(*named), np.concatenate(copies)
 
 

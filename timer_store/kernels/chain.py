@@ -339,15 +339,6 @@ def find_in_log_order(
 
 
 @kernel
-def valid_end(data: Bytes, base: int, limit: int) -> int:
-    """Return the number of leading bytes of data[:limit] that are units."""
-    position = 0
-    while position < limit and unit_fault(data, position, base + position) == 0:
-        position += UNIT_BYTES
-    return position
-
-
-@kernel
 def next_unit(data: Bytes, base: int, position: int, limit: int) -> int:
     """Return the position of the first unit in data[position:limit], `limit` if there is none."""
     while position < limit and unit_fault(data, position, base + position) != 0:

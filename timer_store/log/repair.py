@@ -13,7 +13,6 @@ Source: TimerMessageStore.recover, recoverAndRevise, reviseQueueOffset
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,9 +31,8 @@ from timer_store.log.timer_log import REMEDY, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
 FINDINGS_MAX: Final = 20
-RELINK_UNITS: Final = 1 << 18  # units between two calls of `progress`
+RELINK_UNITS: Final = 1 << 18  # units that are read ahead
 FIXES_MAX: Final = 1 << 16
-Progress = Callable[[int, int], None]
 
 
 class Relinked(NamedTuple):
@@ -129,14 +127,7 @@ def _findings(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> list[CorruptSt
     ]
 
 
-def relink(
-    log: TimerLog,
-    wheel: TimerWheel,
-    from_ms: int,
-    progress: Progress | None = None,
-    *,
-    window_ms: int = 1,
-) -> Relinked:
+def relink(log: TimerLog, wheel: TimerWheel, from_ms: int, *, window_ms: int = 1) -> Relinked:
     """Rebuild every slot from the units of the whole log.
 
     Pointers that do not lead to the previous unit of the slot are corrected on the
@@ -144,13 +135,11 @@ def relink(
 
     Args:
         from_ms: the first slot that is not completely delivered.
-        progress: Called with (units done, all units) periodically.
         window_ms: Roll window; a unit whose times are inconsistent counts as damaged.
 
     Raises:
         OSError: A correction cannot be written; the call can be repeated.
     """
-    total = sum((log.end_in(file) - file.base) // UNIT_BYTES for file in log.files)
     done, corrected = 0, 0
     too_far, damaged = [NO_OFFSETS], []
     wheel.clear()
@@ -171,8 +160,6 @@ def relink(
                 following += UNIT_BYTES
             done += (following - pos) // UNIT_BYTES
             pos = following
-            if progress is not None:
-                progress(done, total)
     return Relinked(done, corrected, np.concatenate(too_far), np.array(damaged, np.int64))
 
 

@@ -145,23 +145,6 @@ class TimerLog(NumberedLog[UnitFile]):
         """First position that still exists."""
         return self.files[0].base if self.files else self.end
 
-    def find_end(self, from_pos: int) -> int:
-        """Return the end of the units, searching from the file of `from_pos` on.
-
-        Used if the end of the log is unknown. Source: TimerMessageStore.recoverAndRevise
-        """
-        for file in self.files:
-            if file.base + file.size <= from_pos:
-                continue
-            limit = self.units_per_file * UNIT_BYTES
-            position = int(chain.valid_end(file.data, file.base, limit))
-            if position < limit or BLANK.unpack_from(file.data.data, position)[1:] != (
-                0,
-                MAGIC_BLANK,
-            ):
-                return file.base + position
-        return self.files[-1].base + self.file_bytes if self.files else 0
-
     # -- read -----------------------------------------------------------------------------------
 
     def index_of(self, pos: int) -> int:

@@ -26,7 +26,7 @@ from timer_store.kernels import wheel as kernels
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log import repair
 from timer_store.log.chain_check import chain_error, cursors_of
-from timer_store.log.repair import Progress, Relinked
+from timer_store.log.repair import Relinked
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
@@ -411,9 +411,9 @@ class TimerUnits:
         """Return the faults of the slots from `read_ms` on."""
         return repair.check(self.log, self.wheel, read_ms)
 
-    def relink(self, from_ms: int, *, progress: Progress | None = None) -> Relinked:
+    def relink(self, from_ms: int) -> Relinked:
         """Rebuild every slot from `from_ms` on from the log."""
-        return repair.relink(self.log, self.wheel, from_ms, progress, window_ms=self.window_ms)
+        return repair.relink(self.log, self.wheel, from_ms, window_ms=self.window_ms)
 
     def clear(self) -> None:
         """Remove all units and empty all slots, to rebuild them from the queue."""

@@ -85,7 +85,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
         if not crash:
             asyncio.run(keeper.persist_last())
             if decide:
-                settled(timers.state, _no_bar)
+                settled(timers.state)
         timers.close()
 
 
@@ -109,12 +109,11 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
 
 
 def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: FakeClock) -> None:
-    """Make the timer log refuse a unit, and find the end of the log."""
+    """Make the timer log refuse a unit."""
     log = timers.units.log
     with patch.object(type(log), "append", side_effect=OSError(errno.ENOSPC, "full")):
         _put(store, hook, clock, (5_000,))
         timers.turn(clock.now_ms())
-    log.find_end(0)
 
 
 def _look(timers: TimerStore) -> None:
@@ -127,10 +126,6 @@ def _look(timers: TimerStore) -> None:
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
     timers.on_put(batch)
-
-
-def _no_bar(phase: str, done: int, whole: int) -> None:
-    """Show no progress."""
 
 
 def _ignore(text: str) -> None:

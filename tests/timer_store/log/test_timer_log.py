@@ -79,8 +79,7 @@ def test_apaches_log_round_trip(store: str) -> None:
     log = TimerLog(golden_store(store) / "timerlog", FILE_BYTES)
     log.load()
     data = log.files[0].data.tobytes()
-    assert log.find_end(0) == 32 * WIDTH == 1_664  # the same as in timercheck
-    packed = b"".join(unpack(data, n * WIDTH).pack() for n in range(32))
+    packed = b"".join(unpack(data, n * WIDTH).pack() for n in range(32))  # as in timercheck
     assert packed == data[:1_664]
     log.close()
 
@@ -91,7 +90,7 @@ def test_illegal_file_sizes(tmp_path: Path, file_bytes: int) -> None:
         TimerLog(tmp_path, file_bytes)
 
 
-# -- append, load, find the end -----------------------------------------------------------------
+# -- append, load -------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=30)
@@ -103,11 +102,9 @@ def test_units_are_found_again(
     log = open_log(root, file_bytes)
     write_units(log, count)
     end = log.end
-    assert log.find_end(0) == end
     log.close()
     log = open_log(root, file_bytes)
     assert log.end % file_bytes == 0
-    assert log.find_end(0) == end or (count and not log.end - end)
     log.truncate(end)
     write_units(log, 3, count)
     per_file = (file_bytes - 16) // WIDTH
@@ -124,7 +121,7 @@ def test_the_end_of_a_full_file(tmp_path: Path, closed: bool) -> None:
     if closed:
         log.close_file()
     expected = FILE_BYTES if closed else FILE_UNITS * WIDTH
-    assert log.find_end(0) == expected == log.end
+    assert log.end == expected
 
 
 @pytest.mark.parametrize(("pos", "why"), [(0, "starts at"), (5_300, "ends at"), (2_613, "no unit")])
@@ -176,7 +173,6 @@ def test_truncated_bytes_read_as_zeros(tmp_path: Path, end: int) -> None:
     log.truncate(end)
     assert log.end == end
     assert all(not file.data[max(end - file.base, 0) :].any() for file in log.files)
-    assert log.find_end(0) in (end, end - end % FILE_BYTES)
     names = sorted(os.listdir(tmp_path / "timerlog"))
     assert names == [f"{base:020d}" for base in range(0, end, FILE_BYTES)]
     write_units(log, 1, 999)
