@@ -49,7 +49,6 @@ class RunningSchedules:
 
     store: MessageStore
     table: ScheduleTable
-    planner: Planner
     requests: ScheduleRequests
 
 
@@ -109,7 +108,7 @@ class RecurringPlugin(PluginBase):
         renewal = DefinitionRenewal(store, table, self._host.clock)
         collector = ScheduleCollector(table, planner.stats)
         async with asyncio.TaskGroup() as tasks:
-            self._running = RunningSchedules(store, table, planner, requests)
+            self._running = RunningSchedules(store, table, requests)
             self._host.metrics.register(collector)
             tasks.create_task(self._run(planner), name="recurring schedules")
             tasks.create_task(checkpoints.run(), name="checkpoints of schedules")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -64,7 +63,7 @@ class DelayOffsetWriter:
         self._saved = now
         return now
 
-    async def persist(self, write: Callable[[Path, str], None] = write_config) -> bool:
+    async def persist(self) -> bool:
         """Write the current table after the log that it describes is synced.
 
         Returns False if the disk did not sync in time; the next call tries again.
@@ -79,7 +78,7 @@ class DelayOffsetWriter:
                 return False
             self.durable = now.offsets
             try:
-                await asyncio.to_thread(write, self._path, encode_saved(now))
+                await asyncio.to_thread(write_config, self._path, encode_saved(now))
             except OSError as error:
                 log.warning("%s is not written: %s; it is tried again", self._path, error)
                 return False

@@ -154,12 +154,9 @@ def is_supported(store: MessageStore, saved: Saved) -> bool:
     return is_unchanged and saved.last_record == store.record_identity(saved.last_record.offset)
 
 
-def encode_saved(saved: Saved, *, own: bool = True) -> str:
-    """Return the text of delayOffset.json as 5.3.3 writes it; `own`: with DueMQ's members."""
-    members = _members(saved)
-    if own:
-        return dumps({"crc32": _crc(saved), **members})
-    return dumps({name: members[name] for name in ("dataVersion", "offsetTable")})
+def encode_saved(saved: Saved) -> str:
+    """Return the text of delayOffset.json as 5.3.3 writes it, with DueMQ's members."""
+    return dumps({"crc32": _crc(saved), **_members(saved)})
 
 
 def _members(saved: Saved) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -10,12 +11,12 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from duemq.auth.access import AccessControl
 from duemq.auth.plain_files import POLL_MS
 from duemq.broker.components import BrokerComponents
-from duemq.broker.periodic_writes import with_reports
 from duemq.configuration.settings import Settings
 from duemq.net.tls import Tls
 from duemq_common.clock import Clock
 from message_store.retention.log_retention import Retention
 
+log = logging.getLogger(__name__)
 PERSIST_MS = 3_000
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
@@ -74,3 +75,30 @@ def add_job(
 ) -> None:
     """Add a job that runs at intervals."""
     scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
+
+
+def with_reports(
+    write: Callable[[], Awaitable[object]], tables: str
+) -> Callable[[], Awaitable[None]]:
+    """Return a periodic job that writes tables, and reports a failing disk once per cause.
+
+    Args:
+        write: Writes what has changed; after an OSError the next call retries.
+        tables: Names of the tables, for the log.
+    """
+    failure = ""
+
+    async def written() -> None:
+        nonlocal failure
+        try:
+            await write()
+        except OSError as error:
+            if str(error) != failure:
+                log.error("%s cannot be written; it is tried again: %s", tables, error)
+            failure = str(error)
+            return
+        if failure:
+            log.info("%s: written again", tables)
+        failure = ""
+
+    return written

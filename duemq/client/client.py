@@ -202,9 +202,7 @@ class Client(ServerConnections):
         except ValueError as error:
             raise Unreachable(f"the route of topic {topic} cannot be read: {error}") from error
 
-    async def ask_namesrv(
-        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
-    ) -> Response:
+    async def ask_namesrv(self, code: int, fields: Mapping[str, object] | None = None) -> Response:
         """Return the response of the first name server that responds, whatever its code.
 
         Raises:
@@ -213,7 +211,7 @@ class Client(ServerConnections):
         errors = []
         for address in list(self.namesrvs):
             try:
-                response = await self.call(address, code, fields, body)
+                response = await self.call(address, code, fields)
             except Unreachable as error:
                 errors.append(str(error))
                 self.namesrvs.remove(address)  # the next call asks another one first

@@ -55,10 +55,6 @@ class Heartbeats:
         self._consumers[group] = data
         self._start()
 
-    def has_consumer(self, group: str) -> bool:
-        """Return whether the client has a consumer of a group."""
-        return group in self._consumers
-
     async def remove(self, *, producer: str = "", consumer: str = "") -> None:
         """Unregister a group at all brokers; those that do not respond forget it themselves."""
         if producer and self._producers.get(producer, 0) > 1:

@@ -53,7 +53,6 @@ class Connection(asyncio.BufferedProtocol):
         charged_bytes: Bytes charged to the memory budget.
         in_flight_bytes: Bytes of large requests that wait, and of requests that tasks handle.
         writes_stalled: Whether requests are paused until the peer reads responses.
-        notices_dropped: Number of one-way requests dropped because the peer did not read.
     """
 
     __slots__ = (  # CPython shares no dict keys from 30 attributes on, which is slow
@@ -88,7 +87,6 @@ class Connection(asyncio.BufferedProtocol):
         "is_active",
         "is_prepared",
         "limits",
-        "notices_dropped",
         "received",
         "sender",
         "writes_stalled",
@@ -125,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_opaque = 0
         self._memory = memory or MemoryBudget()
         self._notices = notices or PeerNotices(log)
-        self.charged_bytes = self.notices_dropped = 0
+        self.charged_bytes = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self.in_flight_bytes = 0
         self._incomplete_since_s = self._stalled_since_s = 0.0
@@ -295,7 +293,6 @@ class Connection(asyncio.BufferedProtocol):
     def send_oneway(self, request: Request) -> None:
         """Send a one-way request; drop it if the connection is closed or the peer does not read."""
         if self._closed or self.unsent_bytes > self.limits.notices_bytes_max:
-            self.notices_dropped += 1
             return
         sent = msgspec.structs.replace(request, opaque=self._next_opaque(), oneway=True)
         self.write(codec.encode_request(sent))

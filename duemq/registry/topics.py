@@ -70,7 +70,6 @@ class TopicManager(StoredTable[TopicConfig]):
         clock: Clock,
         *,
         system_topics: Sequence[SystemTopic] = (),
-        changed: TopicListener | None = None,
         journal: TableJournal[TopicConfig],
     ) -> None:
         super().__init__(
@@ -83,7 +82,7 @@ class TopicManager(StoredTable[TopicConfig]):
         self._plugin_topics = tuple(system_topics)
         self._defaults = default_topics(config, system_topics)
         self._to_create: dict[str, TopicConfig] = {}  # topics to create, by name
-        self.changed = changed
+        self.changed: TopicListener | None = None
         self.removed: Callable[[str], None] | None = None
         self.resized: Callable[[str], None] | None = None
 

@@ -7,7 +7,6 @@ change the code.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,7 +43,6 @@ class ReplyProcessor:
     Args:
         records: Access check of the timers that messages cancel; None: no accounts.
         suffix: Encoded properties that the broker appends to every message.
-        stores_replies: Returns whether replies are stored (`storeReplyMessageEnable`).
     """
 
     def __init__(
@@ -58,12 +56,11 @@ class ReplyProcessor:
         records: RecordAccess | None = None,
         *,
         suffix: bytes = b"",
-        stores_replies: Callable[[], bool] = lambda: True,
     ) -> None:
         self._records = records or UnrestrictedAccess()
         self._store, self._topics, self._clients = store, topics, clients
         self._put, self._identity, self._clock = put, identity, clock
-        self._suffix, self._stores_replies = suffix, stores_replies
+        self._suffix = suffix
 
     def handlers(self) -> dict[int, RequestHandler]:
         return dict.fromkeys(SEND_CODE_OF, self.reply)
@@ -89,7 +86,7 @@ class ReplyProcessor:
             fault,
             {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"},
         )
-        if self._stores_replies() and self._topics.find(header.topic) is not None:
+        if self._topics.find(header.topic) is not None:
             await self._store_reply(header, pairs, request, response)
         return response
 

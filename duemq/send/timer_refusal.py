@@ -12,7 +12,6 @@ import numpy as np
 
 from delayed_delivery.plugin import SystemTopic
 from duemq.net.codes import ResponseCode
-from duemq.send.kernels.timers import count_timers
 from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
 from message_store.log.batch import PutBatch
 
@@ -30,9 +29,9 @@ def has_timer_topic(topics: Iterable[SystemTopic]) -> bool:
 
 def refuse_timers(batch: PutBatch, now_ms: int) -> None:
     """Refuse every message with timer properties; a put hook that runs after those of plugins."""
-    if not count_timers(batch.rows, batch.count):
-        return
     rows = batch.filled
+    if not rows["timer_kind"].any():
+        return
     requests_timer = (rows["timer_kind"] != TIMER_NONE) & (rows["prop_flags"] & PROP_TIMER_OUT == 0)
     for index in np.flatnonzero(requests_timer & (rows["status"] == 0)).tolist():
         batch.refuse(index, ResponseCode.SYSTEM_ERROR, REMARK)

@@ -32,7 +32,7 @@ from duemq_common.existence import exists
 from duemq_common.ledger import schema
 from duemq_common.ledger.engine import READ_ONLY, SQLITE, make_engine, parse_url, sqlite_path
 from duemq_common.ledger.errors import LedgerError, LedgerOfAnotherStore, LedgerUnavailable
-from duemq_common.ledger.location import BUSY_MS, LedgerLocation, shown_url
+from duemq_common.ledger.location import LedgerLocation, shown_url
 from duemq_common.ledger.records import LedgerRecord, LogSnapshot, Row
 from duemq_common.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
 
@@ -80,7 +80,7 @@ class Ledger:
         return cls(engine, where, location.store_id)
 
     @classmethod
-    def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
+    def open_existing(cls, url: str) -> Self:
         """Open a ledger of any store to read it.
 
         Raises:
@@ -88,7 +88,7 @@ class Ledger:
             LedgerUnavailable: The ledger does not exist, or cannot be reached now.
             LedgerError: The URL cannot be used.
         """
-        engine, where = make_engine(parse_url(url), busy_ms=busy_ms), shown_url(url)
+        engine, where = make_engine(parse_url(url)), shown_url(url)
         path = sqlite_path(engine.url)
         if path is not None and not exists(path):
             raise LedgerUnavailable(where, "there is no such file", MISSING)

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
 
 from duemq_common.clock import Clock
 from duemq_common.errors import NotARecordEnd, StoreFull
@@ -48,23 +47,9 @@ from message_store.write_gate import DISK_FULL
 Notice = Callable[[str], None]
 
 
-class Truncated(Struct, frozen=True):
-    """Result of a truncation.
-
-    Attributes:
-        offset: End of the log.
-        generation: Number of the truncation; of the last one if no bytes were removed.
-        is_changed: Whether bytes were removed.
-    """
-
-    offset: int
-    generation: int
-    is_changed: bool
-
-
 def truncate_store(
     config: StoreConfig, clock: Clock, offset: int, *, notice: Notice = lambda text: None
-) -> Truncated:
+) -> None:
     """Truncate the log of a closed store to a log offset, and the derived data with it.
 
     An interrupted truncation is completed first. If the log ends at `offset`, nothing changes.
@@ -90,8 +75,7 @@ def truncate_store(
             log.close()
         if is_changed:
             truncations.begin(offset)
-            truncations = complete(config, clock, notice)
-        return Truncated(offset, truncations.generation, is_changed)
+            complete(config, clock, notice)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

@@ -12,7 +12,7 @@ a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,6 @@ from message_store.verify.report import Progress, Report, StoreFinding
 
 __all__ = ["LogSummary", "Part", "Progress", "Report", "StoreFinding", "verify_store"]
 
-DUE_TOPICS = ("SCHEDULE_TOPIC_XXXX",)
 STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")
 
 
@@ -57,7 +56,6 @@ def verify_store(
     *,
     commitlog: Path | None = None,
     index_slots: int = 0,
-    due_topics: Collection[str] = DUE_TOPICS,
     parts: Sequence[Part] = (),
 ) -> Report:
     """Check the store in `path`; return all findings and counts.
@@ -66,7 +64,6 @@ def verify_store(
         progress: Called with (phase, done, total) during the check.
         commitlog: Directory of the log if it is not `path`/commitlog.
         index_slots: maxHashSlotNum if known; otherwise found from the files.
-        due_topics: Topics whose records with a DELAY have a time as tags code, in ms.
         parts: Further checks; files that no check covers are reported as not checked.
     Raises:
         UsageError: `path` is not a store.
@@ -85,7 +82,6 @@ def verify_store(
         summary,
         report,
         progress,
-        due_topics=frozenset(due_topics),
         known_topics=frozenset(tables.get("topics.json", {}).get("topicConfigTable", {})),
         deleted=tables.get("deletedTopics.json", {}).get("deletedTopics", {}),
     )

@@ -32,6 +32,7 @@ HOLES_MAX = 100  # in one file; units after them are reported as missing
 CANDIDATES_MAX = 1_000
 NOTHING = -1
 PHASE = "consume queues"
+DUE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # its tags codes are times, in ms
 MISSING_PHASE = "missing units"
 
 FAULTS = {
@@ -74,21 +75,19 @@ def check_queues(
     report: Report,
     progress: Progress,
     *,
-    due_topics: frozenset[str],
     known_topics: frozenset[str],
     deleted: Mapping[str, int],
 ) -> None:
     """Compare all queues with the log.
 
     Args:
-        due_topics: Topics whose tags codes may be times.
         known_topics: Topics in the broker's table; others were deleted.
         deleted: Topic to the log's end at its deletion; it may have been created again.
     """
     queues = list(find_queues(directory, report))
     for done, queue in enumerate(queues):
         progress(PHASE, done, len(queues))
-        _Units(queue, summary, report, queue.topic in due_topics).check()
+        _Units(queue, summary, report, queue.topic == DUE_TOPIC).check()
     progress(PHASE, len(queues), len(queues))
     report.figures["queues"] = len(queues)
     for name in ("units", "units_expired", "units_blank", "units_behind_log", "units_missing"):

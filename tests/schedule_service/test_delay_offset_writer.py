@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq_common.json_dialect import loads
+from schedule_service import delay_offset_writer
 from schedule_service.recovery import OFFSETS_FILE
 from tests.support.level_rig import level_service
 
@@ -35,20 +36,25 @@ def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path: Path) -> None:
     asyncio.run(steps())
 
 
-def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+def test_nothing_is_written_when_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def steps() -> None:
         async with level_service(tmp_path) as rig:
             written = []
             keeper = rig.plugin.parts.keeper
+            monkeypatch.setattr(
+                delay_offset_writer, "write_config", lambda path, text: written.append(text)
+            )
             for _ in range(3):
-                assert await keeper.persist(lambda path, text: written.append(text))
+                assert await keeper.persist()
             assert len(written) == 1
 
     asyncio.run(steps())
 
 
 def test_a_disk_that_refuses_the_file_is_retried(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
@@ -56,7 +62,9 @@ def test_a_disk_that_refuses_the_file_is_retried(
     async def steps() -> None:
         async with level_service(tmp_path) as rig:
             keeper = rig.plugin.parts.keeper
-            assert not await keeper.persist(no_room)
+            with monkeypatch.context() as full:
+                full.setattr(delay_offset_writer, "write_config", no_room)
+                assert not await keeper.persist()
             assert await keeper.persist()
 
     asyncio.run(steps())

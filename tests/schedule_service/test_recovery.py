@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq_common.json_dialect import loads
+from duemq_common.json_dialect import dumps, loads
 from message_store.recovery.log_identity import LastRecord
 from schedule_service.cursor import LevelCursor
 from schedule_service.recovery import (
@@ -44,8 +44,9 @@ def test_apaches_files_are_read(text: str) -> None:
 
 def test_the_text_is_that_of_5_3_3() -> None:
     saved = Saved(TABLE, counter=3, timestamp_ms=1_700_000_000_000)
-    assert encode_saved(saved, own=False) == APACHE_5
-    assert '"offsetTable":{}' in encode_saved(Saved(), own=False)
+    members = loads(encode_saved(saved))
+    assert dumps({name: members[name] for name in loads(APACHE_5)}) == APACHE_5
+    assert '"offsetTable":{}' in encode_saved(Saved())
 
 
 def test_our_members_round_trip() -> None:

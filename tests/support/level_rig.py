@@ -65,7 +65,7 @@ class Rig:
         """End without persisting or syncing, like a killed process."""
         assert self.plugin.parts is not None
         self.crashed = True
-        self.plugin.parts.keeper.persist = _nothing  # type: ignore[assignment]
+        self.plugin.parts.keeper.persist = _nothing
 
     @property
     def service(self) -> Any:

@@ -341,12 +341,13 @@ def test_consumers_that_share_a_client_get_their_own_messages(run: Run, tmp_path
                     await stack.enter_async_context(consumer)
                 for handler in handlers.values():
                     assert await handler.wait_for(1) == [b"1"]
-                second = PushConsumer(group="g", client=client)
-                with pytest.raises(ValueError, match="has a consumer of group g already"):
-                    await second.start()
-                await second.close()
-                assert client.heartbeats.has_consumer("g")
-            assert not client.heartbeats.has_consumer("g")
+                for _ in range(2):  # closing the refused one leaves the registered one
+                    second = PushConsumer(group="g", client=client)
+                    with pytest.raises(ValueError, match="has a consumer of group g already"):
+                        await second.start()
+                    await second.close()
+            async with PushConsumer(group="g", client=client, settings=FAST) as third:
+                third.subscribe("T", handlers["g"])
             assert (await producer.send(Message("T", b"2"))).queue_offset == 1
 
     run(main())

@@ -319,7 +319,6 @@ def test_notices_to_a_peer_that_does_not_read_are_dropped() -> None:
         for _ in range(10_000):
             made.send_oneway(Request(40, {"consumerGroup": "g" * 100}))
         assert len(transport.written) < made.limits.notices_bytes_max + 1_000
-        assert made.notices_dropped > 5_000
         assert made.charged_bytes == len(transport.written)
 
     asyncio.run(main())

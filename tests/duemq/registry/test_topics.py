@@ -48,10 +48,10 @@ class Broker:
             self.routing,
             ConfigFile(self.path),
             self.clock,
-            changed=self.report,
             journal=topic_journal(),
             **options,
         )
+        self.topics.changed = self.report
         self.topics.load()
 
     async def report(self, topics: Sequence[TopicConfig]) -> None:

@@ -32,7 +32,7 @@ HEADER = {
 
 
 class Rig:
-    def __init__(self, store: MessageStore, *, keeps: bool = True) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self.store, self.clients, self.asker = store, ClientTable(), FakePeer("asker")
         self.asker.responses[326] = Response()
         self.clients.heartbeat(
@@ -46,7 +46,6 @@ class Rig:
             Identity("b", "C", 0, HOST),
             FakeClock(99),
             suffix=b"CLUSTER\x01C\x02",
-            stores_replies=lambda: keeps,
         )
 
     async def put(self, batch: PutBatch) -> None:
@@ -117,9 +116,8 @@ def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(
     assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
 
 
-def test_replies_are_not_stored_if_disabled_or_without_a_topic(
+def test_replies_are_not_stored_without_a_topic(
     run: Callable[..., Any], store: MessageStore
 ) -> None:
-    assert run(Rig(store, keeps=False).reply()).fields["msgId"] == "0"
     assert run(Rig(store).reply(topic="unknown")).fields["msgId"] == "0"
     assert store.max_offset == 0

@@ -6,7 +6,6 @@ import errno
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import NotARecordEnd, StoreFull, StoreLocked
 from message_store.recovery import truncations
 from message_store.recovery.checkpoint import Checkpoint
-from message_store.recovery.truncations import NO_FLOOR
+from message_store.recovery.truncations import NO_FLOOR, Truncations
 from message_store.replication import truncation
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
@@ -42,8 +41,10 @@ def make(root: Path, count: int, ending: str = "clean") -> list[int]:
     return ends
 
 
-def truncate(root: Path, offset: int) -> Any:
-    return truncate_store(small_config(root), FakeClock(), offset)
+def truncate(root: Path, offset: int) -> int:
+    """Truncate a store; return the number of the last truncation."""
+    truncate_store(small_config(root), FakeClock(), offset)
+    return Truncations.load(root).generation
 
 
 def grown(root: Path, count: int = 50) -> dict[str, object]:
@@ -67,9 +68,7 @@ def test_a_truncated_store_is_one_that_never_had_more(
 ) -> None:
     ends = make(tmp_path / "long", 300, ending)
     make(tmp_path / "short", kept)
-    found = truncate(tmp_path / "long", ends[kept - 1])
-    assert found.offset == ends[kept - 1]
-    assert found.is_changed == (kept < 300)
+    assert truncate(tmp_path / "long", ends[kept - 1]) == (kept < 300)
     assert grown(tmp_path / "long") == grown(tmp_path / "short")
 
 
@@ -152,8 +151,8 @@ def test_what_is_cut_off_is_kept(tmp_path: Path, whole: tuple[Path, list[int]]) 
     with open_store(root) as store:
         log = log_of(store)
     for kept in (250, 100):
-        found = truncate(root, ends[kept])
-        paths = sorted((root / "truncated").glob(f"*.{found.generation}"))
+        generation = truncate(root, ends[kept])
+        paths = sorted((root / "truncated").glob(f"*.{generation}"))
         assert int(paths[0].stem) == ends[kept]
         pieces = {int(path.stem): path.read_bytes() for path in paths}
         assert all(log[at : at + len(data)] == data for at, data in pieces.items())
@@ -213,7 +212,7 @@ def test_a_full_disk_refuses_the_truncation(
         assert store.max_offset == ends[-1]
     with monkeypatch.context() as full:
         full.setattr(truncation, "save_tail", no_room)  # a copy of it is not needed
-        assert truncate(root, ends[10]).is_changed
+        truncate(root, ends[10])
     with open_store(root) as store:
         assert store.max_offset == ends[10]
 
@@ -247,11 +246,11 @@ def test_a_checkpoint_is_void_where_the_log_was_cut_before_it(tmp_path: Path) ->
         assert store.truncations.floor(0) == NO_FLOOR
     floors: dict[int, int] = {0: NO_FLOOR}
     for number, kept in enumerate([80, 60, 70, 20, 50], 1):
-        found = truncate(tmp_path, ends[kept])
+        generation = truncate(tmp_path, ends[kept])
         with open_store(tmp_path) as store:
             fill(store, 60, 200 * number)  # of the same sizes: the ends stay the ends
             ends = ends[: kept + 1] + ends_of(store, ends[kept])
-            assert store.truncations.generation == found.generation == number
+            assert store.truncations.generation == generation == number
             floors = {g: min(at, ends[kept]) for g, at in floors.items()} | {number: NO_FLOOR}
             assert {g: store.truncations.floor(g) for g in floors} == floors
             assert store.truncations.floor(number + 1) == 0  # of another log

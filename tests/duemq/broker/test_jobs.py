@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from duemq.broker.periodic_writes import with_reports
+from duemq.broker.jobs import with_reports
 
 
 def test_a_failure_is_reported_once_per_cause_and_so_is_its_end(
