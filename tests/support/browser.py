@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pytest
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser as Process
     from playwright.async_api import Dialog, Page
 
+Result = TypeVar("Result")
+Call = Callable[[], Awaitable[Result]]
 Scheme = Literal["light", "dark"]
 MOBILE_PX: Final = 500  # narrower screens are those of phones
 HAS_FOCUS: Final = "selector => document.activeElement.matches(selector)"
@@ -50,16 +52,16 @@ class Chromium:
         self._start = async_api.async_playwright
 
     def __enter__(self) -> Chromium:
-        self.thread = LoopThread("chromium")
+        self._thread = LoopThread("chromium")
         try:
-            self._process = self.thread.open(self._running)
+            self._process = self._thread.open(self._running)
         except BaseException:
-            self.thread.close()
+            self._thread.close()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.thread.close()
+        self._thread.close()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[Process]:
@@ -72,11 +74,22 @@ class Chromium:
     @contextmanager
     def page(self) -> Iterator[Browser]:
         """Yield a page without cookies, caches and history of others; it is closed at the end."""
-        context = self.thread.run(self._process.new_context(no_viewport=True))
+        context = self._run(lambda: self._process.new_context(no_viewport=True))
         try:
-            yield Browser(self.thread, self.thread.run(context.new_page()))
+            page = self._run(context.new_page)
+            browser = Browser(self._run, page)
+            self._run(browser.prepare)
+            yield browser
         finally:
-            self.thread.run(context.close())
+            self._run(context.close)
+
+    def _run(self, call: Call[Result]) -> Result:
+        """Call a function of Playwright in its thread: some send before they are awaited."""
+
+        async def called() -> Result:
+            return await call()
+
+        return self._thread.run(called())
 
 
 class Browser:
@@ -86,13 +99,16 @@ class Browser:
     to an element survives a navigation or a live update of the page.
     """
 
-    def __init__(self, thread: LoopThread, page: Page) -> None:
-        self._run, self._page = thread.run, page
+    def __init__(self, run: Callable[[Call[Any]], Any], page: Page) -> None:
+        self._run, self._page = run, page
         self._faults = list[str]()
-        self._devtools = self._run(page.context.new_cdp_session(page))
-        page.on("console", lambda message: self._faults.append(message.text))
-        page.on("pageerror", lambda error: self._faults.append(str(error)))
-        page.on("dialog", self._on_dialog)
+
+    async def prepare(self) -> None:
+        """Collect what the page reports; to be called in Playwright's thread."""
+        self._devtools = await self._page.context.new_cdp_session(self._page)
+        self._page.on("console", lambda message: self._faults.append(message.text))
+        self._page.on("pageerror", lambda error: self._faults.append(str(error)))
+        self._page.on("dialog", self._on_dialog)
 
     async def _on_dialog(self, dialog: Dialog) -> None:
         self._faults.append(f"dialog: {dialog.message}")
@@ -115,23 +131,25 @@ class Browser:
     @property
     def source(self) -> str:
         """HTML text of the document as it is now."""
-        return self._run(self._page.content())
+        return self._run(self._page.content)
 
     def open(self, url: str) -> None:
         """Load a page."""
-        self._run(self._page.goto(url))
+        self._run(lambda: self._page.goto(url))
 
     def evaluate(self, script: str, argument: object = None) -> Any:
         """Return the value of an expression, or the result of a function, in the page."""
-        return self._run(self._page.evaluate(script, argument))
+        return self._run(lambda: self._page.evaluate(script, argument))
 
     def wait_for(self, text: str) -> None:
         """Wait until the page shows a text."""
-        self._run(self._page.get_by_text(re.compile(re.escape(text))).first.wait_for())
+        element = self._page.get_by_text(re.compile(re.escape(text))).first
+        self._run(element.wait_for)
 
     def wait_without(self, selector: str) -> None:
         """Wait until the page has no element that a selector selects."""
-        self._run(self._page.locator(selector).first.wait_for(state="detached"))
+        element = self._page.locator(selector).first
+        self._run(lambda: element.wait_for(state="detached"))
 
     @contextmanager
     def next_page(self) -> Iterator[None]:
@@ -139,16 +157,20 @@ class Browser:
         self.evaluate("document.documentElement.dataset.former = 1")
         yield
         self.wait_without("html[data-former]")
-        self._run(self._page.wait_for_load_state("load"))
+        self._run(self._page.wait_for_load_state)
 
     def click(self, selector: str) -> None:
         """Click the element that a selector selects."""
-        self._run(self._page.click(selector))
+        self._run(lambda: self._page.click(selector))
 
     def fill(self, values: dict[str, str]) -> None:
         """Replace the texts of inputs, given by their names."""
-        for name, text in values.items():
-            self._run(self._page.fill(f"[name={name}]", text))
+
+        async def fills() -> None:
+            for name, text in values.items():
+                await self._page.fill(f"[name={name}]", text)
+
+        self._run(fills)
 
     def press(self, key: str, count: int = 1) -> None:
         """Press a key, repeatedly."""
@@ -157,11 +179,11 @@ class Browser:
             for _ in range(count):
                 await self._page.keyboard.press(key)
 
-        self._run(presses())
+        self._run(presses)
 
     def type(self, text: str) -> None:
         """Type a text into the element that has the focus."""
-        self._run(self._page.keyboard.type(text))
+        self._run(lambda: self._page.keyboard.type(text))
 
     def tab_to(self, selector: str) -> None:
         """Press the Tab key until an element has the focus."""
@@ -176,19 +198,20 @@ class Browser:
         """Set the size of the page in px, below the minimum width of a window too."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
         metrics["mobile"] = width < MOBILE_PX
-        self._run(self._devtools.send("Emulation.setDeviceMetricsOverride", metrics))
+        self._run(lambda: self._devtools.send("Emulation.setDeviceMetricsOverride", metrics))
 
     def emulate(self, scheme: Scheme, media: Literal["screen", "print"] = "screen") -> None:
         """Set the preferred colour scheme and the medium of the open page."""
-        self._run(self._page.emulate_media(color_scheme=scheme, media=media))
+        self._run(lambda: self._page.emulate_media(color_scheme=scheme, media=media))
 
     def set_cookie(self, name: str, value: str, url: str) -> None:
         """Set a cookie of the path of a URL."""
-        self._run(self._page.context.add_cookies([{"name": name, "value": value, "url": url}]))
+        context = self._page.context
+        self._run(lambda: context.add_cookies([{"name": name, "value": value, "url": url}]))
 
     def screenshot(self) -> bytes:
         """Return a picture of the visible part of the page, as PNG."""
-        return self._run(self._page.screenshot())
+        return self._run(self._page.screenshot)
 
 
 @pytest.fixture(scope="session")
