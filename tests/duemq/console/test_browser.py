@@ -12,7 +12,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
 from tests.duemq.console.rig import ACCOUNT_KEYS, Served, served
 from tests.support.accounts import ROOT
-from tests.support.browser import Browser, Chromium, Scheme
+from tests.support.browser import HAS_FOCUS, Browser, Chromium, Scheme
 from tests.support.running_broker import TIMEOUT_S
 
 HOSTILE_MESSAGE = "/messages/%3Cb%3Ek%3C%2Fb%3E"
@@ -36,12 +36,13 @@ FULL_WIDTH = "document.documentElement.scrollWidth"
 
 
 def violations_of(browser: Browser, axe: str) -> list[str]:
-    """Return the faults of the page that axe reports."""
+    """Return the faults of the page that axe reports, and ids that two elements have."""
     if not browser.evaluate("'axe' in window"):
         browser.evaluate(axe)
     result = browser.evaluate(RUN, RULES)
     assert result["passes"]
-    return [
+    ids = browser.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    return [f"two have the id {one}" for one in set(ids) if ids.count(one) > 1] + [
         f"{one['id']}: {node['html']} {node['failureSummary']}"
         for one in result["violations"]
         for node in one["nodes"]
@@ -92,9 +93,15 @@ def test_a_decision_is_confirmed_in_the_browser(
 
 
 def test_a_page_is_sent_again_when_it_changes(browser: Browser, shared_console: Served) -> None:
+    """The focus of the keyboard stays, and so does the text of an input."""
     browser.open(f"{shared_console.url}/console/")
+    browser.fill({"capacity": "25"})
+    longer = "a[href*='span=6h'][href*='at=']"
+    browser.tab_to(longer)
     browser.evaluate("document.querySelector('#blocks').firstElementChild.dataset.former = 1")
     browser.wait_without("#blocks [data-former]")
+    assert browser.evaluate(HAS_FOCUS, longer)
+    assert browser.evaluate("document.querySelector('[name=capacity]').value") == "25"
     assert browser.evaluate("document.querySelectorAll('#blocks table').length") == 3
     assert browser.faults() == []
 
