@@ -25,12 +25,14 @@ from tests.support.browser import chromium as chromium
 from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory
+from tests.support.patient_clients import use_patience
 from tests.support.run_order import make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
 os.environ.setdefault("APACHE_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("APACHE_PEER_PATIENT", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
+use_patience()
 use_memory()
 use_forks()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support.duemq_server import DueMQ
+from tests.support.patient_clients import PREAMBLE
 
 TOP = Path(__file__).resolve().parent.parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.S)
@@ -24,7 +25,7 @@ def programs(page: str, old: str, new: Path | str) -> list[str]:
 def lines_of(program: str) -> list[str]:
     """Return the lines that a program prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
+        [sys.executable, "-W", "error", "-c", PREAMBLE + program],
         capture_output=True,
         text=True,
         cwd=TOP,

@@ -8,15 +8,9 @@ import sys
 from pathlib import Path
 
 from tests.support.packages import TOP
+from tests.support.patient_clients import PREAMBLE
 
 FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.S)
-# A producer repeats a send that has no response within 3 s, the default. On a busy machine a first
-# send can take longer, and the broker then has the message twice.
-PATIENT = """\
-from duemq.client.client import Client
-
-Client.__init__.__kwdefaults__["timeout_s"] = 60.0
-"""
 
 
 def test_the_tests_of_how_to_pages_pass(tmp_path: Path) -> None:
@@ -26,7 +20,7 @@ def test_the_tests_of_how_to_pages_pass(tmp_path: Path) -> None:
     assert len(set(names)) == len(names), "two pages have a file of the same name"
     tests = [name for name in names if name.startswith("test_")]
     assert tests
-    (tmp_path / "conftest.py").write_text(PATIENT)
+    (tmp_path / "conftest.py").write_text(PREAMBLE)
     for name, text in files:
         (tmp_path / name).write_text(text)
     done = subprocess.run(
