@@ -9,9 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from duemq.client.bulk_decisions import BulkDecisions, PendingSearch
+from duemq.client.admin.resends import AS_IT_IS, ResendOptions, UndeliveredSearch
+from duemq.client.bulk_decisions import PendingSearch
 from duemq.client.errors import ClientError
-from duemq.console.bulk_job import ACTIVE, NO_RESPONSE, BulkJob, JobPage
+from duemq.console.bulk_job import ACTIVE, NO_RESPONSE, OPEN, BulkJob, JobPage
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
 from duemq_common.errors import RequestError
@@ -59,8 +60,9 @@ class BulkJobs:
         session: AccountSession,
         account: str,
         action: str,
-        search: PendingSearch,
-        deliver_ms: int | None,
+        search: PendingSearch | UndeliveredSearch,
+        deliver_ms: int | None = None,
+        resend: ResendOptions = AS_IT_IS,
     ) -> BulkJob:
         """Begin to list the hits of a search.
 
@@ -75,6 +77,7 @@ class BulkJobs:
             action=action,
             search=search,
             deliver_ms=deliver_ms,
+            resend=resend,
             prepared_ms=self._now_ms(),
             prepared_s=self._now_s(),
         )
@@ -146,7 +149,7 @@ class BulkJobs:
 
     async def _list(self, session: AccountSession, job: BulkJob) -> None:
         """List the hits of the search."""
-        async for page, hits in BulkDecisions(session.client).search(job.search):
+        async for page, hits in job.listed(session.client):
             job.add(page, hits)
             if job.total > ITEMS_MAX:
                 job.fail(f"the search has more than {ITEMS_MAX:,} hits: give a shorter range")
@@ -172,10 +175,9 @@ class BulkJobs:
 async def decide_page(session: AccountSession, job: BulkJob, one: JobPage) -> None:
     """Decide on the messages of a page, and set their results."""
     try:
-        result = await BulkDecisions(session.client).decide(
-            one.page, job.action, job.search, deliver_ms=job.deliver_ms
-        )
+        result = await job.decide(session.client, one.page)
     except BaseException:  # the broker may have decided before the request failed
-        job.set_results(one, bytes([NO_RESPONSE]) * one.page.count, {})
+        verdicts = one.verdicts.replace(bytes([OPEN]), bytes([NO_RESPONSE]))
+        job.set_results(one, verdicts, one.remarks)
         raise
     job.set_results(one, result.verdicts, result.remarks)

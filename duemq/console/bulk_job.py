@@ -1,25 +1,30 @@
-"""Bulk decisions: one decision about all pending messages that a search has found, in two steps.
+"""Bulk decisions: one decision about all messages that a search has found, in two steps.
 
     listing --> ready --confirmed--> running --> done
        |          |                     |-----> stopped
        +----------+---------------------+-----> failed
 
-The first step lists the hits, of levels and timers. The second one decides on exactly these
-messages, page by page, so a message that was sent after the confirmation is not touched. A message
-that another operator has decided on meanwhile, or whose due time has left the search's range, has a
-result that says so. Jobs are in memory; the log of the broker has the decisions themselves.
+The first step lists the hits: pending messages of levels and timers, or undelivered ones that would
+be sent again. The second one decides on exactly these messages, page by page, so a message that was
+sent after the confirmation is not touched. A message that another operator has decided on
+meanwhile, or whose due time has left the search's range, has a result that says so. Jobs are in
+memory; the log of the broker has the decisions themselves, so after the end of the console the same
+search has what is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from duemq.client.bulk_decisions import HitPage, PendingSearch
-from duemq.net.decisions import PendingHits
+from duemq.client.admin.resends import AS_IT_IS, ResendOptions, UndeliveredSearch
+from duemq.client.bulk_decisions import BulkDecisions, HitPage, PendingSearch
+from duemq.client.bulk_resends import BulkResends, ResendPage
+from duemq.client.client import Client
+from duemq.net.decisions import HitVerdicts, PendingHits
 
 VERDICTS: Final = (
     "done",
@@ -76,6 +81,7 @@ class BulkJob:
     Attributes:
         account: Access key of the login that prepared it; only this account can start it.
         deliver_ms: New due time of a move; None for other actions.
+        resend: How undelivered messages are sent again.
         pages: Hits, in the order of the brokers' lists.
         topics: Facts about the hits by topic.
         nameless: Hits without an id or with an unreadable record, which the job cannot decide on.
@@ -87,10 +93,11 @@ class BulkJob:
     id: str
     account: str
     action: str
-    search: PendingSearch
+    search: PendingSearch | UndeliveredSearch
     deliver_ms: int | None
     prepared_ms: int
     prepared_s: float
+    resend: ResendOptions = AS_IT_IS
     state: str = "listing"
     pages: list[JobPage] = field(default_factory=list)
     topics: dict[str, TopicHits] = field(default_factory=dict)
@@ -109,9 +116,29 @@ class BulkJob:
         return self.counts.total()
 
     @property
+    def open(self) -> int:
+        """Number of messages without a result."""
+        return self.counts["open"]
+
+    def listed(self, client: Client) -> AsyncIterator[tuple[HitPage, PendingHits]]:
+        """Yield the pages of the search; see `BulkDecisions` and `BulkResends`."""
+        if isinstance(self.search, UndeliveredSearch):
+            return BulkResends(client, self.search, self.resend).pages()
+        return BulkDecisions(client).search(self.search)
+
+    async def decide(self, client: Client, page: HitPage) -> HitVerdicts:
+        """Decide on the messages of a page; see `BulkDecisions` and `BulkResends`."""
+        if isinstance(self.search, UndeliveredSearch):
+            assert isinstance(page, ResendPage)
+            return await BulkResends(client, self.search, self.resend).resend(page)
+        return await BulkDecisions(client).decide(
+            page, self.action, self.search, deliver_ms=self.deliver_ms
+        )
+
+    @property
     def decided(self) -> int:
         """Number of messages with a result."""
-        return self.counts.total() - self.counts["open"]
+        return self.total - self.open
 
     def items(self, verdict: str = "", first: int = 0) -> Iterator[tuple[int, BulkItem]]:
         """Yield position and message, of one verdict if it is given, from a position on."""
@@ -131,13 +158,16 @@ class BulkJob:
         self.damage += hits.damage
         if not page.count:
             return
-        self.pages.append(JobPage(page, bytes([OPEN]) * page.count))
-        self.counts["open"] += page.count
+        one = JobPage(page, bytes([OPEN]) * page.count)
+        if isinstance(page, ResendPage):
+            one = JobPage(page, page.verdicts, page.remarks)
+        self.pages.append(one)
+        self._count(one.verdicts)
         for index, name in enumerate(hits.topics):
             due_ms = hits.due_ms
-            if len(hits.topics) > 1:
-                pairs = zip(hits.topic_indexes, hits.due_ms, strict=True)
-                due_ms = [due for topic, due in pairs if topic == index]
+            if len(hits.topics) > 1 or one.verdicts.count(OPEN) < page.count:
+                rows = zip(hits.topic_indexes, hits.due_ms, one.verdicts, strict=True)
+                due_ms = [due for topic, due, code in rows if (topic, code) == (index, OPEN)]
             if not due_ms:
                 continue
             first_ms, last_ms = min(due_ms), max(due_ms)
@@ -152,8 +182,12 @@ class BulkJob:
 
     def set_results(self, one: JobPage, verdicts: bytes, remarks: dict[int, str]) -> None:
         """Set the results of a page."""
+        for code, count in Counter(one.verdicts).items():
+            self.counts[VERDICTS[code]] -= count
         one.verdicts, one.remarks = verdicts, remarks
-        self.counts["open"] -= len(verdicts)
+        self._count(verdicts)
+
+    def _count(self, verdicts: bytes) -> None:
         for code, count in Counter(verdicts).items():
             self.counts[VERDICTS[code]] += count
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from duemq.http import operations, pending, registry, schedules
+from duemq.http import operations, pending, registry, schedules, undelivered
 from duemq.http.admission import Admission
 from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointApplication
 from duemq.http.openapi import document
@@ -36,6 +36,7 @@ def endpoints(tokens: Tokens) -> tuple[Endpoint, ...]:
         *TokenRequests(tokens).endpoints(),
         *Sends().endpoints(),
         *pending.ENDPOINTS,
+        *undelivered.ENDPOINTS,
         *schedules.ENDPOINTS,
         *registry.ENDPOINTS,
         *operations.ENDPOINTS,

@@ -143,13 +143,16 @@ class ResendOptions:
     without: frozenset[str] = frozenset()
 
 
+AS_IT_IS: Final = ResendOptions()
+
+
 class ResendsAdmin(MessagesAdmin):
     """Requests that send undelivered messages again."""
 
     async def resend(
         self,
         items: Sequence[UndeliveredMessage],
-        options: ResendOptions = ResendOptions(),
+        options: ResendOptions = AS_IT_IS,
         *,
         dry_run: bool = False,
     ) -> list[Resent]:
@@ -161,8 +164,8 @@ class ResendsAdmin(MessagesAdmin):
             dry_run: Whether to return the effect without any change.
         """
         results: list[Resent] = []
-        as_it_is = Producer(client=self.client, group=PRODUCER_GROUP, retries=0, compressed_from=0)
-        async with as_it_is as producer:
+        once = Producer(client=self.client, group=PRODUCER_GROUP, retries=0, compressed_from=0)
+        async with once as producer:
             for first in range(0, len(items), CONCURRENT_MAX):
                 part = items[first : first + CONCURRENT_MAX]
                 sends = [self._resend(None if dry_run else producer, one, options) for one in part]

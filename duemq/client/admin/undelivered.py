@@ -15,6 +15,7 @@ from duemq.client.errors import NoRoute
 from duemq.client.message import EPOCH, ReceivedMessage
 
 PAGE_COUNT: Final = 256
+DATETIME_MS_MAX: Final = 253_402_300_799_000  # end of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class UndeliveredAdmin(DeadLettersAdmin, ResendsAdmin):
             ValueError: The cursor is malformed.
             Unreachable: The broker does not respond.
         """
-        since = EPOCH + timedelta(milliseconds=search.from_ms) if search.from_ms else None
+        since_ms = min(search.from_ms, DATETIME_MS_MAX)
+        since = EPOCH + timedelta(milliseconds=since_ms) if since_ms else None
         page = await topic_page(
             self.client, search.store_topic, broker, cursor=cursor, count=count, since=since
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlencode
 
+from duemq.client.admin.resends import UndeliveredSearch
 from duemq.client.bulk_decisions import PendingSearch
 from duemq.console.blocks import (
     Cell,
@@ -25,12 +26,18 @@ from duemq.console.bulk import READY_S
 from duemq.console.bulk_job import ACTIVE, VERDICTS, BulkItem, BulkJob
 from duemq.console.call import PageCall
 from duemq.console.pages.timers import message_link
+from duemq.console.pages.undelivered import RESEND, resend_options, undelivered_search
 from duemq.console.rendering import time_of_ms
 from duemq.http.endpoints import invalid
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
 from duemq_common.clock import SystemClock
 
+RESEND_VERDICTS: Final = {
+    "before": "bulk.verdict_resent",
+    "open": "bulk.verdict_would_send",
+    "unknown": "bulk.verdict_removed",
+}
 SAMPLE: Final = 10
 PAGE_SIZE: Final = 100
 NO_TIME: Final = -1
@@ -68,8 +75,14 @@ async def prepare(call: PageCall) -> PageContent:
     """List the hits of the search in a form, and go to the page of the job."""
     action = call.query.get("action", "")
     topic, key = (call.query.get(name, "").strip() for name in ("topic", "key"))
+    if action == RESEND:
+        search_again = undelivered_search(call)
+        job = call.jobs.prepare(
+            call.session, call.login.name, action, search_again, resend=resend_options(call)
+        )
+        return PageContent(Key("nav.bulk"), location=_path(job))
     if action not in ACTIONS.values():
-        raise invalid("the action is one of: " + ", ".join(ACTIONS.values()))
+        raise invalid("the action is one of: " + ", ".join((*ACTIONS.values(), RESEND)))
     from_ms, until_ms = call.time_ms("from", 0), call.time_ms("until", TIME_MS_MAX)
     deliver_ms = call.time_ms("to", NO_TIME) if action == "move" else None
     if deliver_ms is not None and not 0 <= deliver_ms <= MS_MAX:
@@ -88,6 +101,7 @@ async def job(call: PageCall) -> PageContent:
         blocks += _confirmation(call, one)
     elif one.started_ms:
         blocks.insert(0, ProgressBar(Key("bulk.progress"), one.decided, one.total))
+    if one.started_ms or one.action == RESEND:
         blocks.append(_verdicts(one))
     if is_active and not one.stopped_by:
         blocks.insert(1, _button(one, "stop"))
@@ -103,8 +117,9 @@ async def act(call: PageCall) -> PageContent:
     one = call.jobs.find(call.path["name"])
     match call.query.get("do", ""):
         case "start":
-            if call.query.get("count", "").strip().replace(",", "") != str(one.total):
-                raise invalid(f"the number is not that of the messages, {one.total}: go back")
+            count = call.query.get("count", "").strip().replace(",", "")
+            if one.state == "ready" and count != str(one.open):
+                raise invalid(f"the number is not that of the messages, {one.open}: go back")
             call.jobs.start(call.session, one, call.login.name)
         case "stop":
             call.jobs.stop(one, call.login.name)
@@ -144,13 +159,20 @@ def _facts(call: PageCall, one: BulkJob) -> Tiles:
     return Tiles(tiles)
 
 
-def _search_text(call: PageCall, search: PendingSearch) -> str:
-    parts = [text for text in (search.topic, search.key) if text]
+def _search_text(call: PageCall, search: PendingSearch | UndeliveredSearch) -> str:
+    every = "bulk.every"
+    if isinstance(search, UndeliveredSearch):
+        every = "nav.quarantine"
+        if search.letters_of:
+            every = "nav.dead_letters"
+        parts = [text for text in (search.letters_of, search.topic, search.group) if text]
+    else:
+        parts = [text for text in (search.topic, search.key) if text]
     if search.from_ms:
         parts.append(f"≥ {time_of_ms(search.from_ms)}")
     if search.until_ms < TIME_MS_MAX:
         parts.append(f"< {time_of_ms(search.until_ms)}")
-    return ", ".join(parts) or call.text("bulk.every")
+    return ", ".join(parts) or call.text(every)
 
 
 def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
@@ -165,12 +187,14 @@ def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
         for topic, hits in one.topics.items()
     ]
     names = ("topic", "messages", "first_due", "last_due")
+    if one.action == RESEND:
+        names = ("topic", "messages", "first_stored", "last_stored")
     blocks: list[object] = [
         Table(Key("bulk.by_topic"), [Key(f"column.{name}") for name in names], rows)
     ]
     if one.deliver_ms is not None and one.deliver_ms <= SystemClock().now_ms():
         blocks.insert(0, Notice(Key("decision.past"), state="bad"))
-    if one.total and one.account == call.login.name:
+    if one.open and one.account == call.login.name:
         hidden = [("do", "start")]
         count = Field("count", Key("bulk.count"), required=True)
         label, title = Key(f"bulk.{one.action}"), Key("bulk.confirm")
@@ -187,13 +211,19 @@ def _button(one: BulkJob, step: str) -> Form:
 def _verdicts(one: BulkJob) -> Table:
     rows = [
         [
-            Cell(f"bulk.verdict_{verdict}", "key", f"{_path(one)}?verdict={verdict}"),
+            Cell(_verdict_key(one, verdict), "key", f"{_path(one)}?verdict={verdict}"),
             Cell(one.counts[verdict], "number"),
         ]
         for verdict in VERDICTS
         if one.counts[verdict]
     ]
     return Table(Key("bulk.results"), [Key("column.verdict"), Key("column.messages")], rows)
+
+
+def _verdict_key(one: BulkJob, verdict: str) -> Key:
+    """Return the text of a result."""
+    own = RESEND_VERDICTS if one.action == RESEND else {}
+    return Key(own.get(verdict, f"bulk.verdict_{verdict}"))
 
 
 def _items(call: PageCall, one: BulkJob) -> list[object]:
@@ -208,17 +238,18 @@ def _items(call: PageCall, one: BulkJob) -> list[object]:
             query = {"verdict": verdict, "first": str(position)}
             following = f"{_path(one)}?{urlencode(query)}"
             break
-        rows.append(_item_row(item))
-    names = ("due", "topic", "id", "verdict", "remark")
+        rows.append(_item_row(one, item))
+    time = "stored" if one.action == RESEND else "due"
+    names = (time, "topic", "id", "verdict", "remark")
     columns = [Key(f"column.{name}") for name in names]
     return [Table(Key("bulk.items"), columns, rows, following=following)]
 
 
-def _item_row(item: BulkItem) -> list[Cell]:
+def _item_row(one: BulkJob, item: BulkItem) -> list[Cell]:
     return [
         Cell(item.due_ms, "time"),
         Cell(item.topic),
         Cell(item.name, link=message_link(item.name)),
-        Cell(f"bulk.verdict_{item.verdict}", "key"),
+        Cell(_verdict_key(one, item.verdict), "key"),
         Cell(item.remark, "words"),
     ]

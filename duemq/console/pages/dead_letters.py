@@ -15,6 +15,12 @@ from duemq.console.brokers import masters, of_members, page_of_brokers, unknown_
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import message_link
+from duemq.console.pages.undelivered import (
+    resend_forms,
+    search_form,
+    search_parameters,
+    undelivered_search,
+)
 from duemq.http.endpoints import invalid
 from duemq.http.problems import Problem
 
@@ -48,19 +54,23 @@ async def letters_of_group(call: PageCall) -> PageContent:
     group = call.path["name"]
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[DeadLetter], str | None]:
-        return await _page(call, group, member.name, cursor, PAGE_SIZE)
+        return await _page(call, search, member.name, cursor, PAGE_SIZE)
 
+    search = undelivered_search(call, group)
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     letters: list[DeadLetter] = page.state.value or []
     path = f"/dead-letters/{quote(group, safe='')}"
-    following = f"{path}?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
+    parameters = search_parameters(search) | {"cursor": page.cursor}
+    following = f"{path}?{urlencode(parameters)}" if page.cursor else ""
     columns = [Key(f"column.{name}") for name in LETTERS]
     empty = Key("table.empty" if page.state.value is not None else "value.unknown")
     is_operator = call.login.role >= LoginRole.OPERATOR
     rows = [_letter_row(letter, is_operator=is_operator) for letter in letters]
     title = Key("nav.dead_letters")
     table = Table(title, columns, rows, empty, following)
-    return PageContent(title, [*unknown_parts(page.unknown), table], group)
+    forms = resend_forms(call, search, has_hits=bool(rows or following))
+    form = search_form(search, path)
+    return PageContent(title, [form, *unknown_parts(page.unknown), table, *forms], group)
 
 
 async def resend_confirmation(call: PageCall) -> PageContent:
@@ -101,17 +111,16 @@ async def _selected(call: PageCall) -> tuple[DeadLetter, str]:
     broker, slash, offset = name.rpartition("/")
     if not group or not slash or not (offset.isascii() and offset.isdigit()):
         raise invalid("a dead letter is named by its group and BROKER/OFFSET")
-    letters, _ = await _page(call, group, broker, f"0_{offset}", 1)
+    letters, _ = await _page(call, UndeliveredSearch(letters_of=group), broker, f"0_{offset}", 1)
     if not letters or letters[0].name != name:
         raise Problem(404, "no-message", "The broker does not have the message", name)
     return letters[0], call.query.get("topic", "").strip()
 
 
 async def _page(
-    call: PageCall, group: str, broker: str, cursor: str, count: int
+    call: PageCall, search: UndeliveredSearch, broker: str, cursor: str, count: int
 ) -> tuple[list[DeadLetter], str | None]:
     try:
-        search = UndeliveredSearch(letters_of=group)
         page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
     except ValueError:
         raise invalid("the cursor is not one of this list") from None

@@ -14,6 +14,12 @@ from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import BODY_CHARS_MAX
 from duemq.console.pages.timers import message_link
+from duemq.console.pages.undelivered import (
+    resend_forms,
+    search_form,
+    search_parameters,
+    undelivered_search,
+)
 from duemq.http.endpoints import invalid
 from duemq.http.problems import Problem
 
@@ -32,16 +38,20 @@ async def quarantine(call: PageCall) -> PageContent:
     """Return a page of the messages in quarantine."""
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[Quarantined], str | None]:
-        return await _page(call, member.name, cursor, PAGE_SIZE)
+        return await _page(call, search, member.name, cursor, PAGE_SIZE)
 
+    search = undelivered_search(call)
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     rows = [_row(item) for item in page.state.value or ()]
     columns = [Key(f"column.{name}") for name in COLUMNS]
-    following = f"/quarantine?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
+    parameters = search_parameters(search) | {"cursor": page.cursor}
+    following = f"/quarantine?{urlencode(parameters)}" if page.cursor else ""
     empty = Key("table.empty" if page.state.value is not None else "value.unknown")
     title = Key("nav.quarantine")
     table = Table(title, columns, rows, empty, following)
-    return PageContent(title, [*unknown_parts(page.unknown), table])
+    forms = resend_forms(call, search, has_hits=bool(rows or following))
+    form = search_form(search, "/quarantine")
+    return PageContent(title, [form, *unknown_parts(page.unknown), table, *forms])
 
 
 async def quarantined_message(call: PageCall) -> PageContent:
@@ -94,12 +104,10 @@ def _notice(result: Resent) -> Notice:
 
 
 async def _page(
-    call: PageCall, broker: str, cursor: str, count: int
+    call: PageCall, search: UndeliveredSearch, broker: str, cursor: str, count: int
 ) -> tuple[list[Quarantined], str | None]:
     try:
-        page = await call.session.admin.undelivered_page(
-            UndeliveredSearch(), broker, cursor=cursor, count=count
-        )
+        page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
     except ValueError:
         raise invalid("the cursor is not one of this list") from None
     return [item for item in page.items if isinstance(item, Quarantined)], page.cursor
@@ -114,7 +122,7 @@ async def _named(call: PageCall, name: str) -> Quarantined:
     broker, slash, offset = name.rpartition("/")
     if not slash or not (offset.isascii() and offset.isdigit()):
         raise invalid("a message in quarantine is named BROKER/OFFSET")
-    items, _ = await _page(call, broker, f"0_{offset}", 1)
+    items, _ = await _page(call, UndeliveredSearch(), broker, f"0_{offset}", 1)
     if not items or items[0].name != name:
         raise Problem(404, "no-message", "The broker does not have the message", name)
     return items[0]

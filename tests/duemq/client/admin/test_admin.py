@@ -192,6 +192,28 @@ async def letters_of(admin: Admin, **search: Any) -> list[UndeliveredMessage]:
     return [one async for _, _, page in pages for one in page.items]
 
 
+async def check_searches(admin: Admin, letter: DeadLetter) -> None:
+    """Check which searches select a dead letter of topic `T`."""
+    assert await letters_of(admin, names=frozenset({"test/0", "other"})) != []
+    stored_ms = letter.record.store_ms
+    alike: tuple[dict[str, Any], ...] = (
+        {"from_ms": stored_ms},
+        {"topic": "T"},
+        {"until_ms": stored_ms + 1},
+    )
+    for search in alike:
+        [same] = await letters_of(admin, **search)
+        assert same.names == letter.names, search
+    for search in (
+        {"names": frozenset({"other"})},
+        {"from_ms": stored_ms + 1},
+        {"until_ms": stored_ms},
+        {"topic": "U"},
+        {"group": "other"},
+    ):
+        assert await letters_of(admin, **search) == [], search
+
+
 def test_a_dead_letter_is_sent_again_once(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         keys = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
@@ -211,24 +233,7 @@ def test_a_dead_letter_is_sent_again_once(run: Run, tmp_path: Path) -> None:
             assert isinstance(letter, DeadLetter)
             assert (letter.name, letter.topic) == ("test/0", "T")
             assert letter.message.message_id == sent.message_id
-            assert await letters_of(admin, names=frozenset({"test/0", "other"})) != []
-            stored_ms = letter.record.store_ms
-            alike: tuple[dict[str, Any], ...] = (
-                {"from_ms": stored_ms},
-                {"topic": "T"},
-                {"until_ms": stored_ms + 1},
-            )
-            for search in alike:
-                [same] = await letters_of(admin, **search)
-                assert same.names == letter.names, search
-            for search in (
-                {"names": frozenset({"other"})},
-                {"from_ms": stored_ms + 1},
-                {"until_ms": stored_ms},
-                {"topic": "U"},
-                {"group": "other"},
-            ):
-                assert await letters_of(admin, **search) == [], search
+            await check_searches(admin, letter)
 
             [planned] = await admin.resend([letter], dry_run=True)
             assert planned.status == "would be sent"
