@@ -131,11 +131,13 @@ class PendingMessages(Protocol):
         """
         ...
 
-    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(
+        self, topic: str | Sequence[str], keys: Sequence[str], *, unique: bool
+    ) -> Found:
         """Find messages by UNIQ_KEY (`unique`) or by one of their KEYS.
 
         Args:
-            topic: Real topic of the messages; empty for any topic.
+            topic: Real topic of the messages, or of those of each key; empty for any topic.
 
         Raises:
             StoreError: The key index is switched off or too far behind the log, or too many

@@ -126,7 +126,9 @@ class PendingLevels:
         due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
         return np.array(due_ms, np.int64)
 
-    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(
+        self, topic: str | Sequence[str], keys: Sequence[str], *, unique: bool
+    ) -> Found:
         """Find messages by their keys."""
         if not keys:
             return none_found(0)
@@ -139,7 +141,14 @@ class PendingLevels:
             part = hits[first : first + PIECE_UNITS]
             rows, name_index = frames(self._store, matches.offsets[part]), matches.key_at[part]
             if topic:
-                fits = np.array([self._has_target(row, topic) for row in rows], np.bool_)
+                topics = [topic] * len(keys) if isinstance(topic, str) else topic
+                fits = np.array(
+                    [
+                        not topics[name] or self._has_target(row, topics[name])
+                        for row, name in zip(rows, name_index.tolist(), strict=True)
+                    ],
+                    np.bool_,
+                )
                 rows, name_index = rows[fits], name_index[fits]
             self._classify(rows, name_index, split)
         messages = await self._found(split)

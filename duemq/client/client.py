@@ -24,7 +24,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.request import Response
 
-ROUTE_AGE_MAX_S: Final = 30.0
+ROUTE_AGE_MAX_S: Final = 30.0  # of masters, too
 GIVE_BROKER: Final = "if it is a broker, give it as broker (--broker, -b)"
 GIVE_NAMESRV: Final = "if it is a name server, give it as namesrv (--namesrv, -n)"
 
@@ -69,6 +69,8 @@ class Client(ServerConnections):
         self.client_id = f"{_own_ip()}@{os.getpid()}#{int.from_bytes(os.urandom(6))}"
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._masters: tuple[dict[str, str], float] = {}, 0.0
+        self._asking: asyncio.Task[list[tuple[str, str]]] | None = None
         self.heartbeats = Heartbeats(self, self.client_id, self.known_brokers)
 
     async def __aenter__(self) -> Self:
@@ -95,7 +97,8 @@ class Client(ServerConnections):
     async def masters(self) -> list[tuple[str, str]]:
         """Return name and address of the master of each broker group, in order.
 
-        With `broker`, the name is `broker_name`.
+        With `broker`, the name is `broker_name`. Calls of one turn of the event loop share a
+        request.
 
         Raises:
             Unreachable: No name server responds.
@@ -103,11 +106,35 @@ class Client(ServerConnections):
         """
         if self.broker:
             return [(self.broker_name, self.broker)]
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._load_masters(), name="masters")
+        return await asyncio.shield(self._asking)
+
+    async def _load_masters(self) -> list[tuple[str, str]]:
+        await asyncio.sleep(0)
+        self._asking = None  # later calls ask again
         table = (await self.cluster_info()).get("brokerAddrTable", {})
         masters = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
-        if not any(address for _, address in masters):
+        masters = [(name, address) for name, address in masters if address]
+        if not masters:
             raise NoBroker("the name server has no registered broker")
-        return [(name, address) for name, address in masters if address]
+        self._masters = dict(masters), asyncio.get_running_loop().time() + ROUTE_AGE_MAX_S
+        return masters
+
+    async def master(self, broker_name: str, *, refresh: bool = False) -> str:
+        """Return the address of a master, at most 30 s old; empty: there is no such broker.
+
+        With `broker`, its address, whatever the name.
+
+        Raises:
+            Unreachable, NoBroker: As `masters`.
+        """
+        if self.broker:
+            return self.broker
+        cached, until_s = self._masters
+        if refresh or broker_name not in cached or until_s < asyncio.get_running_loop().time():
+            cached = dict(await self.masters())
+        return cached.get(broker_name, "")
 
     async def cluster_info(self) -> dict[str, Any]:
         """Return the brokers of all clusters as the name server has them. ClusterInfo"""

@@ -1,20 +1,21 @@
 """Decisions about pending messages of a cluster: cancel, move, fire.
 
-The request goes to every broker, since each may have the message. The result with the highest
-priority (`RANKS`) counts. Apache's brokers can cancel a timer by its recall handle only.
+Ids and keys go to every broker, since each may have the message; the result with the highest
+priority (`RANKS`) counts. A handle goes to the broker that issued it. Apache's brokers can cancel a
+timer by its recall handle only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from duemq.client.bulk_decisions import PendingSearch, Progress, SearchDecision
-from duemq.client.errors import Unsupported
+from duemq.client.errors import Refused, Unreachable, Unsupported
 from duemq.client.message import MILLISECOND, milliseconds
 from duemq.client.role import ClientRole
 from duemq.client.routes import bytes_of
@@ -126,7 +127,7 @@ class PendingDecisions(ClientRole):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> list[DecisionResult]:
-        """Send the request to every broker; return one result for each name, in order.
+        """Decide on the selected messages; return one result for each name, in order.
 
         Args:
             deliver_ms, delay_ms: As in `move`.
@@ -146,14 +147,41 @@ class PendingDecisions(ClientRole):
                 progress=progress,
             )
             return [await decision.run()]
-        brokers = await self.client.masters()
+        more = {"deliver_ms": deliver_ms, "delay_ms": delay_ms, "dry_run": dry_run}
         results: list[DecisionResult] = []
-        for request in selection.requests(
-            deliver_ms=deliver_ms, delay_ms=delay_ms, dry_run=dry_run
-        ):
-            responses = [await self._fetch(address, action, request) for _, address in brokers]
-            results += [combined(of_one) for of_one in zip(*responses, strict=True)]
-        return results
+        if selection.ids or selection.keys or not selection.handles:
+            brokers = await self.client.masters()
+            for request in replace(selection, handles=()).requests(**more):
+                responses = [await self._fetch(address, action, request) for _, address in brokers]
+                results += [combined(of_one) for of_one in zip(*responses, strict=True)]
+        by_broker: dict[str, list[int]] = {}
+        for index, handle in enumerate(selection.handles):
+            by_broker.setdefault(_issuer(handle), []).append(index)
+        decided: dict[int, DecisionResult] = {}
+        for name, indexes in by_broker.items():
+            handles = [selection.handles[index] for index in indexes]
+            of_broker: list[DecisionResult] = []
+            for request in replace(selection, ids=(), keys=(), handles=handles).requests(**more):
+                of_broker += await self._fetch_at(name, action, request)
+            decided |= zip(indexes, of_broker, strict=True)
+        return results + [decided[index] for index in range(len(selection.handles))]
+
+    async def _fetch_at(
+        self, broker_name: str, action: str, request: DecisionRequest
+    ) -> list[DecisionResult]:
+        """Return the results of one broker; any broker has them for a name that none has."""
+        address = await self.client.master(broker_name)
+        if not address:
+            (_, address), *_ = await self.client.masters()
+        try:
+            return await self._fetch(address, action, request)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and error.code != ResponseCode.SLAVE_NOT_AVAILABLE:
+                raise
+            following = await self.client.master(broker_name, refresh=True)
+            if following in ("", address):
+                raise
+        return await self._fetch(following, action, request)
 
     async def _fetch(
         self, address: str, action: str, request: DecisionRequest
@@ -185,6 +213,14 @@ class PendingDecisions(ClientRole):
         remark = response.remark or ""
         other = response.code == ResponseCode.ILLEGAL_OPERATION and "roker" in remark
         return DecisionResult(handle, "unknown" if other else "refused", remark=remark)
+
+
+def _issuer(handle: str) -> str:
+    """Return the name of the broker that issued a handle; empty if the handle is malformed."""
+    try:
+        return decode_handle(handle).broker_name
+    except HandleError:
+        return ""
 
 
 def combined(results: Sequence[DecisionResult]) -> DecisionResult:

@@ -5,10 +5,10 @@
 
 The plugins with pending messages are called one after the other, timers first. The processor
 decides on messages as it finds them, in bounded batches. One batch of all requests runs at a time,
-in the order of arrival, and other requests run before the next one. Requests of one connection that
-wait together and name one message each share a batch, so that cancelling many messages one by one
-takes one lookup and one append for all that wait. The processor responds when disk and replicas,
-as configured, have confirmed the records of all decisions.
+in the order of arrival, and other requests run before the next one. Names of different requests
+that are alone in theirs, and handles, share batches: cancelling many messages one by one takes one
+lookup and one append for all that wait. The processor responds when disk and replicas, as
+configured, have confirmed the records of all decisions.
 
 Apache does not use these codes; an Apache broker responds "not supported" (3).
 """
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from delayed_delivery.quarantine import NO_HOST
 from delayed_delivery.redirected import TIMER_KIND
+from delayed_delivery.shared_batches import SharedBatches
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
@@ -40,7 +41,7 @@ from duemq.registry.topic_config import TEMPLATE_TOPIC
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
-from duemq_common.request import Peer, Request, RequestHandler, Response
+from duemq_common.request import Request, RequestHandler, Response
 from message_store.hooks import PutHook
 from message_store.log.batch import ALL_KINDS, PutBatch
 from message_store.log.offset_id import decode_offset_id
@@ -64,7 +65,6 @@ class DecideProcessor:
         hooks: Put hooks, for messages that are moved from a delay level to a time.
     Attributes:
         turn: Held by the batch that runs.
-        waiting: Shared jobs whose first batch has not begun, by connection and kind of request.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DecideProcessor:
         self.store, self.ports, self._hooks = store, ports, hooks
         self.clock, self.broker_name = clock, broker_name
         self.turn = asyncio.Lock()
-        self.waiting: dict[Hashable, DecisionJob] = {}
+        self._batches = SharedBatches(self._decide_together, self.turn, BATCH_MESSAGES)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return dict.fromkeys(ACTIONS, self.decide)
@@ -91,15 +91,16 @@ class DecideProcessor:
                 decisions were not confirmed in time.
         """
         command = _parse(request)
-        own = DecisionJob(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
-        job, index = self._join(own, request.peer)
+        rule = DecisionRule(
+            ACTIONS[request.code],
+            self._due_ms(request.code, command),
+            command.from_ms,
+            command.until_ms,
+            command.dry_run,
+        )
+        job = DecisionJob(self, rule)
         try:
-            results = await (job.run() if job.task is None else job.task)
-            if job is not own:
-                is_other = len(results) > 1 and results[index].remark == OTHER_NAME
-                results = [results[index]]
-                if is_other:  # decided for another request: look up what it is now
-                    job, results = own, await own.run()
+            results = await self._decide_in_order(job, command)
         except StoreError as error:
             text = str(error)
             if job.log_end:
@@ -112,25 +113,64 @@ class DecideProcessor:
             raise not_confirmed(f"{count} messages were decided on", missing)
         return Response(body=msgspec.json.encode(DecisionResponse(results, command.dry_run)))
 
-    def _join(self, own: DecisionJob, peer: Peer | None) -> tuple[DecisionJob, int]:
-        """Return the job that runs a request, and the index of the request's only name in it.
+    async def _decide_in_order(
+        self, job: DecisionJob, command: DecisionRequest
+    ) -> list[DecisionResult]:
+        """Return the results of ids, keys and handles."""
+        results: list[DecisionResult] = []
+        for find, texts in ((by_id, command.ids), (_by_key, command.keys)):
+            names = [Name(command.topic, text) for text in texts]
+            # Keys can share a part of their messages, and a batch decides once on each message.
+            is_final = job.rule.action != "move" and not command.dry_run
+            if len(names) == 1 and (find is by_id or is_final):
+                results += await self._decide_with_others(job, find, names)
+            else:
+                results += await job.run(find, names)
+        handles = [self._decoded(text) for text in command.handles]
+        names = [each for each in handles if isinstance(each, Name)]
+        decided = iter(await self._decide_with_others(job, _by_unique, names))
+        for text, each in zip(command.handles, handles, strict=True):
+            result = next(decided) if isinstance(each, Name) else each
+            result.name = text
+            results.append(result)
+        return results
 
-        A request with several names, or with a handle, is a job of its own.
-        """
-        command = own.command
-        if len(command.ids) + len(command.keys) != 1 or command.handles:
-            return own, 0
-        alike = msgspec.structs.replace(command, ids=[], keys=[])
-        key = peer, own.action, own.due_ms, bool(command.keys), msgspec.json.encode(alike)
-        [name] = names = command.keys or command.ids
-        job = self.waiting.get(key)
-        if job is None or name in job.shared_names or len(job.shared_names) == BATCH_MESSAGES:
-            job = self.waiting[key] = DecisionJob(self, own.action, alike, own.due_ms, key)
-            job.task = asyncio.create_task(job.run(), name="decisions")
-        names = job.command.keys if command.keys else job.command.ids
-        names.append(name)
-        job.shared_names.add(name)
-        return job, len(names) - 1
+    def _decoded(self, handle: str) -> Name | DecisionResult:
+        """Return what a handle names, or the result of a handle that names nothing here."""
+        try:
+            decoded = decode_handle(handle)
+        except HandleError as error:
+            return DecisionResult(handle, text_of(Verdict.REFUSED), remark=str(error))
+        if decoded.broker_name != self.broker_name:
+            return DecisionResult(
+                handle, text_of(Verdict.UNKNOWN), remark="issued by another broker"
+            )
+        return Name(decoded.topic, decoded.unique_id)
+
+    async def _decide_with_others(
+        self, job: DecisionJob, find: Finder, names: Sequence[Name]
+    ) -> list[DecisionResult]:
+        """Return the results of names that share batches with those of other requests."""
+        kind = find, job.rule
+        waiting = [self._batches.add(kind, name, name) for name in names]
+        shared = [await waiting[0]] if len(waiting) == 1 else await asyncio.gather(*waiting)
+        for result, log_end in shared:
+            if result.messages:
+                job.log_end = max(job.log_end, log_end)
+                job.decided_count += result.messages
+        return [result for result, _ in shared]
+
+    async def _decide_together(
+        self, kind: tuple[Finder, DecisionRule], names: list[Name]
+    ) -> list[tuple[DecisionResult, int] | None]:
+        """Return the results of a shared batch, and the log offset to confirm."""
+        find, rule = kind
+        job = DecisionJob(self, rule)
+        results = await job.batch(find, names)
+        return [
+            None if result.remark == OTHER_NAME and len(names) > 1 else (result, job.log_end)
+            for result in results
+        ]
 
     def _due_ms(self, code: int, command: DecisionRequest) -> int:
         """Return the new due time of a move in ms; 0 for other actions."""
@@ -185,55 +225,61 @@ class DecideProcessor:
         return "" if is_possible else probe.remarks.get(0, "the due time is refused")
 
 
-class DecisionJob:
-    """Execution of one request, or of requests that share a batch.
+class Name(NamedTuple):
+    """Name of messages: id, key, or the unique key in a handle.
 
-    Args:
-        key: Key in `waiting` of a shared job.
     Attributes:
-        task: Task of a shared job.
-        shared_names: Names of the requests of a shared job.
+        topic: Real topic of the messages; empty: any.
+    """
+
+    topic: str
+    text: str
+
+
+class DecisionRule(msgspec.Struct, frozen=True):
+    """Decision about all messages of a batch.
+
+    Attributes:
+        due_ms: New due time of a move in ms since the epoch.
+        from_ms, until_ms, dry_run: As in `DecisionRequest`.
+    """
+
+    action: str
+    due_ms: int = 0
+    from_ms: int = 0
+    until_ms: int = TIME_MS_MAX
+    dry_run: bool = False
+
+
+class DecisionJob:
+    """Execution of one request, or of a batch that requests share.
+
+    Attributes:
         log_end: Log offset up to which the log must be confirmed before the response.
         decided_count: Number of messages that were cancelled, moved or fired.
     """
 
-    def __init__(
-        self,
-        owner: DecideProcessor,
-        action: str,
-        command: DecisionRequest,
-        due_ms: int,
-        key: Hashable = None,
-    ) -> None:
-        self._owner, self.action, self.command, self.due_ms = owner, action, command, due_ms
-        self._key = key
-        self.task: asyncio.Task[list[DecisionResult]] | None = None
-        self.shared_names: set[str] = set()
+    def __init__(self, owner: DecideProcessor, rule: DecisionRule) -> None:
+        self._owner, self.rule = owner, rule
         self.log_end = self.decided_count = 0
 
-    async def run(self) -> list[DecisionResult]:
+    async def run(self, find: Finder, names: Sequence[Name]) -> list[DecisionResult]:
         """Return a result for each name."""
-        command = self.command
         results: list[DecisionResult] = []
-        for names, find in ((command.ids, _by_id), (command.keys, _by_key)):
-            for first in range(0, len(names), BATCH_MESSAGES):
-                async with self._owner.turn:
-                    await asyncio.sleep(0)  # other requests run first, and may join a shared job
-                    self._owner.waiting.pop(self._key, None)
-                    batch = names[first : first + BATCH_MESSAGES]
-                    results += await self._names(batch, command.topic, find)
-        for handle in command.handles:
+        for first in range(0, len(names), BATCH_MESSAGES):
             async with self._owner.turn:
-                await asyncio.sleep(0)
-                results.append(await self._handle(handle))
+                await asyncio.sleep(0)  # other requests run first
+                results += await self.batch(find, names[first : first + BATCH_MESSAGES])
         return results
 
-    async def _names(self, names: list[str], topic: str, find: Finder) -> list[DecisionResult]:
-        """Decide on the messages with one of the names, in all ports."""
-        tallies = [DecisionTally(name) for name in names]
-        for port in self._owner.ports():
-            pending = await find(port, self._owner.store, topic, names)
-            matches = pending.within(self.command.from_ms, self.command.until_ms)
+    async def batch(self, find: Finder, names: Sequence[Name]) -> list[DecisionResult]:
+        """Decide on the messages with one of the names, in all ports, after all lookups."""
+        rule = self.rule
+        tallies = [DecisionTally(name.text) for name in names]
+        ports = self._owner.ports()
+        lookups = [(port, await find(port, self._owner.store, names)) for port in ports]
+        for port, pending in lookups:
+            matches = pending.within(rule.from_ms, rule.until_ms)
             for tally, verdict in zip(tallies, matches.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
             outside = (pending.verdicts == Verdict.DONE) & (matches.verdicts != Verdict.DONE)
@@ -244,20 +290,11 @@ class DecisionJob:
         return [self._result(tally, refused_any=refused) for tally in tallies]
 
     def _result(self, tally: DecisionTally, *, refused_any: bool = False) -> DecisionResult:
-        result = tally.result(self.action, moved_to_ms=self.due_ms, refused_any=refused_any)
+        result = tally.result(
+            self.rule.action, moved_to_ms=self.rule.due_ms, refused_any=refused_any
+        )
         if result.verdict == text_of(Verdict.UNKNOWN) and self._owner.store.min_offset > 0:
             result.remark = result.remark or NO_RECORD
-        return result
-
-    async def _handle(self, text: str) -> DecisionResult:
-        try:
-            handle = decode_handle(text)
-        except HandleError as error:
-            return DecisionResult(text, text_of(Verdict.REFUSED), remark=str(error))
-        if handle.broker_name != self._owner.broker_name:
-            return DecisionResult(text, text_of(Verdict.UNKNOWN), remark="issued by another broker")
-        [result] = await self._names([handle.unique_id], handle.topic, _by_unique)
-        result.name = text
         return result
 
     async def _decide(
@@ -275,7 +312,7 @@ class DecisionJob:
         """
         for first in range(0, offsets.size, BATCH_MESSAGES):
             part = slice(first, first + BATCH_MESSAGES)
-            if self.command.dry_run:
+            if self.rule.dry_run:
                 decided = self._expected(offsets[part].size)
             else:
                 decided = self._apply(port, offsets[part])
@@ -296,8 +333,8 @@ class DecisionJob:
         """Return the result that a decision about pending messages would have."""
         refusal = self._owner.store.refusal
         remark = f"the store is not writable: {refusal}" if refusal else ""
-        if not remark and self.action == "move":
-            remark = self._owner.move_fault(self.due_ms)
+        if not remark and self.rule.action == "move":
+            remark = self._owner.move_fault(self.rule.due_ms)
         verdict = Verdict.REFUSED if remark else Verdict.DONE
         remarks = dict.fromkeys(range(count), remark) if remark else {}
         return Decided(np.full(count, verdict, np.int8), remarks)
@@ -318,38 +355,36 @@ class DecisionJob:
                 unresolved = np.setdiff1d(unresolved, position)
 
     def _apply(self, port: PendingMessages, offsets: Offsets) -> Decided:
-        return self._owner.apply(port, self.action, offsets, self.due_ms)
+        return self._owner.apply(port, self.rule.action, offsets, self.rule.due_ms)
 
 
 NO_RECORD = "it was never pending here, or retention has removed the record of its delivery"
-Finder: TypeAlias = "Callable[[PendingMessages, MessageStore, str, list[str]], Awaitable[Found]]"
+Finder: TypeAlias = "Callable[[PendingMessages, MessageStore, Sequence[Name]], Awaitable[Found]]"
 
 
-async def _by_key(
-    port: PendingMessages, store: MessageStore, topic: str, names: list[str]
-) -> Found:
-    return await port.by_key(topic, names, unique=False)
+async def _by_key(port: PendingMessages, _: MessageStore, names: Sequence[Name]) -> Found:
+    topics, keys = zip(*names, strict=True)
+    return await port.by_key(topics, keys, unique=False)
 
 
-async def _by_unique(
-    port: PendingMessages, store: MessageStore, topic: str, names: list[str]
-) -> Found:
-    return await port.by_key(topic, names, unique=True)
+async def _by_unique(port: PendingMessages, _: MessageStore, names: Sequence[Name]) -> Found:
+    topics, keys = zip(*names, strict=True)
+    return await port.by_key(topics, keys, unique=True)
 
 
-async def _by_id(port: PendingMessages, store: MessageStore, topic: str, names: list[str]) -> Found:
+async def by_id(port: PendingMessages, store: MessageStore, names: Sequence[Name]) -> Found:
     """Find messages by unique key or offset message id; an id of 32 hex digits can be either."""
     try:
-        matches = await _by_unique(port, store, topic, names)
+        matches = await _by_unique(port, store, names)
     except StoreError:
-        offsets = await _offsets_of(store, topic, names)
+        offsets = await _offsets_of(store, names)
         if (offsets < 0).any():
             raise  # without the key index, a name cannot be reported as unknown
         return await port.by_offset(offsets)
     positions = np.flatnonzero(
         matches.verdicts == Verdict.UNKNOWN
     )  # names that are not unique keys
-    offsets = await _offsets_of(store, topic, [names[index] for index in positions.tolist()])
+    offsets = await _offsets_of(store, [names[index] for index in positions.tolist()])
     positions, offsets = positions[offsets >= 0], offsets[offsets >= 0]
     if not positions.size:
         return matches
@@ -367,24 +402,24 @@ async def _by_id(port: PendingMessages, store: MessageStore, topic: str, names: 
     )
 
 
-async def _offsets_of(store: MessageStore, topic: str, names: list[str]) -> Offsets:
+async def _offsets_of(store: MessageStore, names: Sequence[Name]) -> Offsets:
     """Return the log offsets of offset message ids; -1 for other names."""
     offsets = np.full(len(names), -1, np.int64)
     for index, name in enumerate(names):
-        offsets[index] = _offset_of(store, topic, name)
+        offsets[index] = _offset_of(store, name)
         if index % OFFSETS_PER_TURN == OFFSETS_PER_TURN - 1:
             await asyncio.sleep(0)
     return offsets
 
 
-def _offset_of(store: MessageStore, topic: str, name: str) -> int:
+def _offset_of(store: MessageStore, name: Name) -> int:
     """Return the log offset in an offset message id; -1 if no queued record has this id.
 
     The store host of the record must match the id: any 32 hex digits, such as an unknown unique
     key, can be decoded as an id.
     """
     try:
-        address, port, offset = decode_offset_id(name)
+        address, port, offset = decode_offset_id(name.text)
         if not 0 <= offset < store.max_offset:
             return -1  # nearly every unique key that is no offset id
         record = store.read_queued(offset)
@@ -392,7 +427,7 @@ def _offset_of(store: MessageStore, topic: str, name: str) -> int:
         return -1
     host = (ipaddress.ip_address(address).packed, port)
     real_topic = record.properties.get("REAL_TOPIC", record.topic)
-    return offset if record.store_host == host and topic in ("", real_topic) else -1
+    return offset if record.store_host == host and name.topic in ("", real_topic) else -1
 
 
 def _parse(request: Request) -> DecisionRequest:

@@ -29,7 +29,7 @@ from delayed_delivery.pending import (
     Verdict,
 )
 from delayed_delivery.pending_search import piece_of
-from duemq.messages.decide import DecideProcessor, DecisionJob
+from duemq.messages.decide import DecideProcessor, DecisionJob, DecisionRule, Name, by_id
 from duemq.messages.decision_results import verdict_of
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -37,7 +37,6 @@ from duemq.net.decisions import (
     ACTIONS,
     PAGE_HITS_MAX,
     TIME_MS_MAX,
-    DecisionRequest,
     HitDecision,
     HitVerdicts,
     PendingHits,
@@ -239,22 +238,19 @@ class _HitRun:
         if not left:
             return
         command = self._command
-        names = {index: command.keys[index].decode("utf-8", "surrogatepass") for index in left}
-        request = DecisionRequest(
-            ids=list(dict.fromkeys(names.values())),
-            topic=self._topic,
-            from_ms=command.from_ms,
-            until_ms=command.until_ms,
-            dry_run=command.dry_run,
+        texts = {index: command.keys[index].decode("utf-8", "surrogatepass") for index in left}
+        names = [Name(self._topic, text) for text in dict.fromkeys(texts.values())]
+        rule = DecisionRule(
+            command.action, self._due_ms, command.from_ms, command.until_ms, command.dry_run
         )
-        job = DecisionJob(self._owner, command.action, request, self._due_ms)
+        job = DecisionJob(self._owner, rule)
         try:
-            results = {result.name: result for result in await job.run()}
+            results = {result.name: result for result in await job.run(by_id, names)}
         except StoreError as error:
             self.verdicts[left] = Verdict.REFUSED
             self.remarks |= dict.fromkeys(left, str(error))
         else:
-            for index, name in names.items():
+            for index, name in texts.items():
                 self.verdicts[index] = verdict_of(results[name])
                 if results[name].remark:
                     self.remarks[index] = results[name].remark

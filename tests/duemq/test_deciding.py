@@ -15,6 +15,7 @@ from duemq.broker.broker import Broker
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.messages.decide import DecideProcessor
 from duemq.messages.decision_results import CANCELLED_BEFORE
+from duemq.messages.recall import RecallProcessor
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.decisions import NAMES_MAX, DecisionResult
@@ -178,53 +179,66 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.finding("3D14")
+@pytest.mark.parametrize("kind", ["keys", "handles", "recall"])
 def test_cancels_that_wait_together_share_a_lookup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """500 cancels by key, one request each, take as many steps as a few requests.
+    """500 cancels, one request each, take as many steps as a few requests.
 
     The first lookup waits until all requests have arrived, however fast the sockets are.
     """
     lookups: list[int] = []
     arrivals, all_arrived = itertools.count(1), asyncio.Event()
-    by_key, decide = PendingTimers.by_key, DecideProcessor.decide
+    by_key = PendingTimers.by_key
+    owner: Any = RecallProcessor if kind == "recall" else DecideProcessor
+    method = "recall" if kind == "recall" else "decide"
+    process = getattr(owner, method)
 
-    async def counted(self: PendingTimers, topic: str, keys: list[str], *, unique: bool) -> Found:
+    async def counted(self: PendingTimers, topic: Any, keys: list[str], *, unique: bool) -> Found:
         lookups.append(len(keys))
         await all_arrived.wait()
         return await by_key(self, topic, keys, unique=unique)
 
-    async def arriving(self: DecideProcessor, request: Request) -> Response:
+    async def arriving(self: Any, request: Request) -> Response:
         if next(arrivals) == 501:
             all_arrived.set()
-        return await decide(self, request)
+        response: Response = await process(self, request)
+        return response
 
     monkeypatch.setattr(PendingTimers, "by_key", counted)
-    monkeypatch.setattr(DecideProcessor, "decide", arriving)
+    monkeypatch.setattr(owner, method, arriving)
+
+    def call(number: int, key: str, handle: str) -> tuple[int, dict[str, str], bytes]:
+        topic = f"T{number % 3}"
+        if kind == "recall":
+            return RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle}, b""
+        body = {"topic": topic, "keys": [key]} if kind == "keys" else {"handles": [handle]}
+        return RequestCode.CANCEL_PENDING, {}, msgspec.json.encode(body)
 
     async def work() -> None:
         clock = FakeClock()
-        async with running(small(tmp_path), clock=clock) as (broker, remote):
+        config = small(tmp_path, recallMessageEnable="true")
+        async with running(config, clock=clock) as (broker, remote):
             due_ms = str(clock.now_ms() + HOUR_MS)
             sends = [
-                remote.send("T", b"x", UNIQ_KEY=f"U{n}", KEYS=f"k{n} m{n}", TIMER_DELIVER_MS=due_ms)
+                remote.send(
+                    f"T{n % 3}", b"x", UNIQ_KEY=f"U{n}", KEYS=f"k{n} m{n}", TIMER_DELIVER_MS=due_ms
+                )
                 for n in range(500)
             ]
-            await asyncio.gather(*sends)
+            handles = [sent.fields["recallHandle"] for sent in await asyncio.gather(*sends)]
             async with RemotingClient(broker.address) as one, connected(broker.address) as other:
                 connection = await one.connect()
-                requests = [
-                    Request(RequestCode.CANCEL_PENDING, {}, b'{"topic":"T","keys":["k%d"]}' % n)
-                    for n in range(500)
-                ]
+                requests = [Request(*call(n, f"k{n}", handles[n])) for n in range(500)]
                 work = asyncio.gather(*(connection.call(each, timeout_s=60) for each in requests))
-                found = await other.call(
-                    RequestCode.CANCEL_PENDING, {}, b'{"topic":"T","keys":["m499"]}'
-                )
+                found = await other.call(*call(499, "m499", handles[499]))
                 assert found.code == 0, found.remark
-                results = [msgspec.json.decode(each.body)["results"][0] for each in await work]
-            assert [each["verdict"] for each in results] == ["done"] * 500
-            assert sum(each.get("messages", 0) for each in results[:499]) == 499
+                responses = await work
+            assert [each.code for each in responses] == [0] * 500
+            if kind != "recall":
+                results = [msgspec.json.decode(each.body)["results"][0] for each in responses]
+                assert [each["verdict"] for each in results] == ["done"] * 500
+                assert sum(each.get("messages", 0) for each in results[:499]) == 499
             assert len(lookups) <= 20
 
     asyncio.run(work())

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 PIECE_UNITS = 8_192
+ANY_TOPIC = -2  # as index of a topic
 MOVES_MAX = 10_000  # maximum number of followed moves of one timer
 
 
@@ -101,7 +102,9 @@ class PendingTimers:
             return ""
         return str(record.properties.get("UNIQ_KEY", ""))
 
-    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(
+        self, topic: str | Sequence[str], keys: Sequence[str], *, unique: bool
+    ) -> Found:
         """Find timers by their keys."""
         if not keys:
             return none_found(0)
@@ -110,8 +113,11 @@ class PendingTimers:
         if unique:
             is_meant &= matches.hits == HIT_UNIQUE
         if topic:
-            index = self._timers.store.topics.find(topic)
-            is_meant &= (rows["topic_index"] == index) & (index >= 0)
+            topics = [topic] * len(keys) if isinstance(topic, str) else topic
+            index_of = {name: self._timers.store.topics.find(name) for name in set(topics) if name}
+            indexes = np.array([index_of.get(name, ANY_TOPIC) for name in topics], np.int64)
+            indexes = indexes[matches.key_at]
+            is_meant &= (indexes == ANY_TOPIC) | ((rows["topic_index"] == indexes) & (indexes >= 0))
         rows, name_index = rows[is_meant], matches.key_at[is_meant]
         pending = np.zeros(rows.size, np.bool_)
         for first in range(0, rows.size, PIECE_UNITS):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.plugin import Recalled
+from delayed_delivery.shared_batches import SharedBatches
 from duemq_common.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR, SERVICE_NOT_AVAILABLE = 1, 14
+BATCH_MESSAGES: Final = 2_000
+Handle: TypeAlias = tuple[str, int, str]
+"""Real topic, time in ms since the epoch, unique key."""
 
 
 class TimerRecalls:
@@ -24,6 +30,7 @@ class TimerRecalls:
 
     def __init__(self, timers: Callable[[], TimerStore | None]) -> None:
         self._timers = timers
+        self._batches = SharedBatches(self._recall_together, asyncio.Lock(), BATCH_MESSAGES)
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         """Cancel a timer; see `delayed_delivery.plugin.Recalls`.
@@ -37,33 +44,41 @@ class TimerRecalls:
         timers = self._timers()
         if timers is None:
             raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
-        pending = PendingTimers(timers)
+        name = topic, unique_id
         try:
-            matches = await pending.by_key(topic, [unique_id], unique=True)
+            result = await self._batches.add(timers, (topic, time_ms, unique_id), name)
         except StoreError as error:
             raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
-        width_ms = timers.config.precision_ms
-        meant = (matches.due_ms - 1) // width_ms == (time_ms - 1) // width_ms
-        meant |= timers.records.read(matches.offsets)["origin"] >= 0
-        if not meant.any():
-            cancelled = matches.verdicts[0] == Verdict.CANCELLED
-            await self._confirmed(timers, timers.store.max_offset if cancelled else 0)
-            return _recalled(int(matches.verdicts[0]))
-        decided = pending.cancel(np.ascontiguousarray(matches.offsets[meant]))
-        if (decided.verdicts == Verdict.REFUSED).any():
-            reason = next(iter(decided.remarks.values()), "")
-            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {reason}")
-        await self._confirmed(timers, decided.log_end)
-        return Recalled.DONE
-
-    @staticmethod
-    async def _confirmed(timers: TimerStore, log_end: int) -> None:
-        if log_end and (missing := await timers.store.wait_confirmed(log_end)):
+        verdict, remark, log_end = result
+        if verdict == Verdict.REFUSED:
+            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {remark}")
+        if verdict not in (Verdict.DONE, Verdict.CANCELLED):
+            return Recalled.DELIVERED if verdict == Verdict.DELIVERED else Recalled.UNKNOWN
+        if missing := await timers.store.wait_confirmed(log_end):
             text = f"recall: the message is cancelled, but {missing.text}"
             raise RequestError(missing.code, text)
-
-
-def _recalled(gone: int) -> Recalled:
-    if gone == Verdict.CANCELLED:
         return Recalled.DONE
-    return Recalled.DELIVERED if gone == Verdict.DELIVERED else Recalled.UNKNOWN
+
+    async def _recall_together(
+        self, timers: TimerStore, handles: list[Handle]
+    ) -> list[tuple[int, str, int]]:
+        """Return verdict, remark and log offset to confirm of each handle."""
+        topics, times_ms, keys = zip(*handles, strict=True)
+        pending = PendingTimers(timers)
+        matches = await pending.by_key(topics, keys, unique=True)
+        width_ms = timers.config.precision_ms
+        slots = (np.array(times_ms, np.int64) - 1) // width_ms
+        meant = (matches.due_ms - 1) // width_ms == slots[matches.name_index]
+        meant |= timers.records.read(matches.offsets)["origin"] >= 0
+        decided = pending.cancel(np.ascontiguousarray(matches.offsets[meant]))
+        verdicts = matches.verdicts.copy()
+        verdicts[verdicts == Verdict.DONE] = Verdict.UNKNOWN  # pending at another time
+        names = matches.name_index[meant]
+        np.minimum.at(verdicts, names, decided.verdicts)
+        verdicts[names[decided.verdicts == Verdict.REFUSED]] = Verdict.REFUSED
+        remarks = {int(names[index]): text for index, text in decided.remarks.items()}
+        log_end = timers.store.max_offset
+        return [
+            (verdict, remarks.get(index, ""), log_end)
+            for index, verdict in enumerate(verdicts.tolist())
+        ]

@@ -64,7 +64,9 @@ class StoppedTimers:
         self._refuse(offsets, [f"the message at log offset {index}" for index in offsets.tolist()])
         return none_found(int(offsets.size))
 
-    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(
+        self, topic: str | Sequence[str], keys: Sequence[str], *, unique: bool
+    ) -> Found:
         """Find nothing.
 
         Raises:
