@@ -7,7 +7,7 @@ connection stay in order.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -25,8 +25,9 @@ class FairQueue(Generic[K, T]):
     """
 
     def __init__(self) -> None:
-        self.small: dict[K, deque[tuple[T, bool]]] = {}
-        self.large: dict[K, deque[tuple[T, bool]]] = {}
+        # The first key of a dict is found by a search through the places of removed keys.
+        self.small: OrderedDict[K, deque[tuple[T, bool]]] = OrderedDict()
+        self.large: OrderedDict[K, deque[tuple[T, bool]]] = OrderedDict()
         self.count = 0
 
     def __contains__(self, key: K) -> bool:
@@ -45,9 +46,8 @@ class FairQueue(Generic[K, T]):
         """Remove and return the next key and small or large item; the key's turn ends."""
         self.count -= 1
         queues = self.large if is_large else self.small
-        key, queue = next(iter(queues.items()))
+        key, queue = queues.popitem(last=False)
         item, _ = queue.popleft()
-        del queues[key]
         if queue:
             (self.large if queue[0][1] else self.small)[key] = queue
         return key, item

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duemq.send.fair_queue import FairQueue
+from tests.support.processor_time import cost_ms
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,15 @@ def test_large_items_wait_in_the_order_of_their_key() -> None:
     assert queue.pop() == ("A", "A2")
     assert [queue.pop(is_large=True)[1] for _ in range(2)] == ["B1", "C2"]
     assert not queue.count
+
+
+def test_a_turn_costs_the_same_with_many_connections() -> None:
+    def serve(keys: int) -> None:
+        queue: FairQueue[int, int] = FairQueue()
+        for key in range(keys):
+            queue.add(key, key)
+        while queue.count:
+            queue.pop()
+
+    many, few = cost_ms(lambda: serve(20_000)), cost_ms(lambda: serve(2_000))
+    assert many < 30 * few  # ten times as many; 100 times as long if each turn visits all
