@@ -22,6 +22,7 @@ from duemq.configuration.config import BrokerConfig
 from duemq.configuration.exposure import LOOPBACK, is_loopback, warn_if_exposed
 from duemq.http.http_port import HttpPort, OpenPort
 from duemq.http.server import serving
+from duemq.metrics.pauses import PauseCollector
 from duemq.net.bound_socket import bind
 from duemq_common.errors import UsageError
 
@@ -70,6 +71,9 @@ class HttpPorts:
         registry.register(NativeCollector(broker))
         registry.register(ReplicationCollector(broker.parts.replication))
         loop = asyncio.get_running_loop()
+        pauses = PauseCollector()
+        registry.register(pauses)
+        stack.enter_context(pauses.measuring(loop))
 
         @cache
         def probes() -> Probes:
