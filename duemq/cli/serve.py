@@ -40,6 +40,9 @@ log = logging.getLogger("duemq")
 T = TypeVar("T")
 FEW_DESCRIPTORS = 4_096
 STOP_S_MAX = 120
+# New objects, less the freed ones, before a garbage collection. By default 700: thousands of held
+# pulls that end and begin again would cause a collection of all objects every few seconds.
+COLLECTED_OBJECTS = 50_000
 SWITCH_S = 0.0005  # limits the delay of the event loop by computing threads
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -255,7 +258,7 @@ async def _run_member(
 def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
     """Report that a broker is ready; called again when a group member changes its role."""
     faulthandler.cancel_dump_traceback_later()
-    gc.enable()
+    enable_garbage_collector()
     ready = {
         "event": "ready",
         "broker": broker.config.broker_name,
@@ -267,6 +270,12 @@ def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
         "seconds": round(asyncio.get_running_loop().time() - started_s, 3),
     }
     _announce(ready, as_json)
+
+
+def enable_garbage_collector() -> None:
+    """Enable the garbage collector, with thresholds for a process with thousands of clients."""
+    gc.set_threshold(COLLECTED_OBJECTS)
+    gc.enable()
 
 
 def _announce(ready: dict[str, Any], as_json: bool) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler
 from duemq.pull.pull_plan import PullLimits, StoreLimits
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_group, check_readable
 from duemq.registry.topics import TopicManager
 from duemq_common.errors import RequestError
-from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.request import Request, Response
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -39,7 +40,7 @@ class OffsetProcessor:
         self._groups, self._offsets = groups, offsets
         self._limits = limits or StoreLimits(store)
 
-    def handlers(self) -> dict[int, RequestHandler]:
+    def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
@@ -49,7 +50,7 @@ class OffsetProcessor:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
         }
 
-    async def query(self, request: Request) -> Response:
+    def query(self, request: Request) -> Response:
         """Return the offset of a group, or a pending reset.
 
         A group without an offset gets 0 for a new queue, otherwise QUERY_NOT_FOUND.
@@ -67,7 +68,7 @@ class OffsetProcessor:
             return _offset(0)
         return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
 
-    async def update(self, request: Request) -> Response:
+    def update(self, request: Request) -> Response:
         """Store the offset of a group; ignore it while a reset is pending."""
         group = fields.text(request, "consumerGroup")
         topic, queue_id = _queue(request)
@@ -85,14 +86,14 @@ class OffsetProcessor:
         self._offsets.commit(group, topic, queue_id, offset)
         return Response(fields={})
 
-    async def max_offset(self, request: Request) -> Response:
+    def max_offset(self, request: Request) -> Response:
         """Return the offset after the last message that consumers may read.
 
         Source: DefaultMessageStore.getMaxOffsetInQueue; its queues end at the confirm offset
         """
         return _offset(self._store.readable_bounds(*_queue(request))[1])
 
-    async def min_offset(self, request: Request) -> Response:
+    def min_offset(self, request: Request) -> Response:
         """Return the offset of the queue's first message."""
         return _offset(self._store.queue_bounds(*_queue(request))[0])
 

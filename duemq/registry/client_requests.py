@@ -20,6 +20,7 @@ from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler
 from duemq.registry.clients import ClientTable, GroupChange
 from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
 from duemq.registry.groups import GroupManager
@@ -34,7 +35,7 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.errors import RequestError
-from duemq_common.request import Peer, Request, RequestHandler, Response
+from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"
@@ -63,7 +64,7 @@ class ClientProcessor:
         self._watched: set[Peer] = set()
         self._stopped = asyncio.Event()
 
-    def handlers(self) -> dict[int, RequestHandler]:
+    def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -107,7 +108,7 @@ class ClientProcessor:
             }
         )
 
-    async def unregister(self, request: Request) -> Response:
+    def unregister(self, request: Request) -> Response:
         """Remove the client from the given groups; notify the remaining members."""
         fields.text(request, "clientID")
         self._notify(
@@ -119,7 +120,7 @@ class ClientProcessor:
         )
         return Response(fields={})
 
-    async def members(self, request: Request) -> Response:
+    def members(self, request: Request) -> Response:
         """Return the client ids of a consumer group."""
         group = fields.text(request, "consumerGroup")
         ids = self._clients.members(group)

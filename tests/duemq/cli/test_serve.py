@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from duemq.cli.serve import enable_garbage_collector
 from message_store.kernels import CACHE_VARIABLE
 from tests.support.extended import extended
 from tests.support.requirements import Missing, need_commands, skip_without
@@ -114,3 +117,26 @@ def test_a_stop_that_hangs_ends_with_the_stacks_of_the_threads(tmp_path: Path) -
     assert "stops" in done.stdout
     assert "Timeout (0:00:01)!" in done.stderr
     assert "most recent call first" in done.stderr
+
+
+def test_held_pulls_that_begin_again_cause_no_collection_of_all_objects() -> None:
+    def pulls(count: int) -> Iterator[dict[str, list[int]]]:
+        return ({"pull": [number]} for number in range(count))
+
+    def count(phase: str, facts: dict[str, int]) -> None:
+        generations.append(facts["generation"])
+
+    generations: list[int] = []
+    held, thresholds = deque(pulls(20_000)), gc.get_threshold()
+    gc.callbacks.append(count)
+    try:
+        enable_garbage_collector()
+        for _ in range(100):
+            for _ in range(2_000):
+                held.popleft()
+            held.extend(pulls(2_000))
+    finally:
+        gc.callbacks.remove(count)
+        gc.disable()
+        gc.set_threshold(*thresholds)
+    assert 2 not in generations

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from duemq.net.dispatcher import Dispatcher
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull_plan import PullLimits
 from duemq.registry.groups import GroupConfig
@@ -38,7 +39,8 @@ class Rig:
     async def call(self, code: int, **changes: str | int) -> Response | None:
         values = {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
         found = {name: str(value) for name, value in values.items()}
-        return await self.handlers[code](Request(code, found))
+        response = self.handlers[code](Request(code, found))
+        return await response if isinstance(response, Awaitable) else response
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,8 @@ def test_bounds_and_offsets_by_time(run: Callable[..., Any]) -> None:
     ]
     for code, changes, name, value in requested:
         assert run(rig.call(code, **changes)).fields == {name: value}
+
+
+@pytest.mark.parametrize("code", [14, 15, 30, 31])
+def test_offsets_need_no_task(code: int) -> None:
+    assert Dispatcher(Rig().handlers).responds_at_once(code)

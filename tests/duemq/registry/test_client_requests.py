@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from duemq.configuration.config import BrokerConfig
+from duemq.net.dispatcher import Dispatcher
 from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable, GroupChange
 from duemq.registry.groups import GroupConfig
@@ -31,7 +32,8 @@ class Rig:
     async def call(
         self, code: int, peer: FakePeer, body: bytes = b"", **fields: str
     ) -> Response | None:
-        return await self.handlers[code](Request(code, fields, body, peer=peer))
+        response = self.handlers[code](Request(code, fields, body, peer=peer))
+        return await response if isinstance(response, Awaitable) else response
 
     async def beat(
         self,
@@ -298,3 +300,8 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
         assert (list(rig.clients.producer_groups()), rig.clients.members("G")) == ([], ["c"])
 
     run(scene())
+
+
+@pytest.mark.parametrize("code", [35, 38])
+def test_members_need_no_task(code: int) -> None:
+    assert Dispatcher(Rig().handlers).responds_at_once(code)
