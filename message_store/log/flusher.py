@@ -15,10 +15,12 @@ from collections.abc import Callable
 
 from message_store.descriptors import is_out_of_descriptors
 from message_store.log.commit_log import CommitLog
+from message_store.log.file_system_sync import sync_file_systems
 from message_store.queues.consume_queue import FileCache
 
 logger = logging.getLogger(__name__)
 STARVED_S = 0.1  # pause before the next attempt if no descriptor was free
+MANY_FILES = 256  # from here on, a sync of the file system takes less time than one of each file
 
 
 class Flusher:
@@ -185,7 +187,7 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
 
 
 def sync_files(files: FileCache) -> None:
-    """Sync and seal the queue files written since the last call; sync the names of new ones.
+    """Sync the queue files written since the last call and the names of new ones; seal some.
 
     Removed files need no sync.
 
@@ -194,15 +196,15 @@ def sync_files(files: FileCache) -> None:
     """
     paths = files.take_dirty()
     try:
-        for path in paths:
-            _sync_file(path)
+        if len(paths) < MANY_FILES or not sync_file_systems(paths):
+            for path in paths:
+                _sync_file(path)
     except OSError:
         for path in paths:
             files.mark_dirty(path)
         raise
     if files.sums is not None:
-        for path in paths:
-            files.sums.seal(path)
+        files.sums.seal_some(paths)
 
 
 def _sync_file(path: str) -> None:

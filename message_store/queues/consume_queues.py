@@ -278,6 +278,7 @@ class QueueSet:
 
     def close(self) -> None:
         """Close all files."""
+        self.sums.seal_all()
         self.files.close()
 
 

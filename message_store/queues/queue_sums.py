@@ -7,16 +7,19 @@ A filter skips units by their tags codes, and a level waits for the due times in
 without reading a record. Before a unit is relied on, its block is compared with its checksum
 (`UnitRepair.compare`). Units of changed blocks are compared with their records and written again.
 
-The flusher's thread seals the units of a file after each sync. A queue is derived from the log, so
-checksums are neither synced nor withdrawn: where one is wrong, records and units match, and it is
-renewed. Units without a checksum, as those of an Apache broker, are not compared.
+The flusher's thread seals the units of files after each sync, of at most `SEALED_MAX`: a seal holds
+the interpreter for 0.1 ms, and thousands of queues may have new units in every second. A queue is
+derived from the log, so checksums are neither synced nor withdrawn: where one is wrong, records and
+units match, and it is renewed. Units without a checksum, as those of an Apache broker, are not
+compared.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -28,6 +31,7 @@ from message_store.layout import CQ_UNIT, UNIT_BYTES, UNIT_SUM, packer
 BLOCK_UNITS: Final = 200
 BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
 SUM: Final = packer(UNIT_SUM)
+SEALED_MAX: Final = 256  # files per call of `seal_some`
 ReadBytes = Callable[[str, int, int], bytes]  # path, size, position
 
 
@@ -36,9 +40,21 @@ class QueueSums:
 
     def __init__(self, queues: Path, directory: Path) -> None:
         self._queues, self._directory = str(queues), str(directory)
+        self._unsealed: dict[str, None] = {}  # files with new units, in the order of their syncs
 
     def _path(self, path: str) -> str:
         return self._directory + path[len(self._queues) :]
+
+    def seal_some(self, paths: Iterable[str] = (), count_max: int = SEALED_MAX) -> None:
+        """Seal synced files, the oldest first; those above `count_max` at the next call."""
+        self._unsealed |= dict.fromkeys(paths)
+        for path in list(islice(self._unsealed, count_max)):
+            self._unsealed.pop(path, None)
+            self.seal(path)
+
+    def seal_all(self) -> None:
+        """Seal the synced files that are not sealed yet."""
+        self.seal_some(count_max=len(self._unsealed))
 
     def seal(self, path: str) -> None:
         """Write the checksums of the units that a file has got since the last call.
@@ -103,6 +119,7 @@ class QueueSums:
 
     def forget(self, path: str) -> None:
         """Remove the checksums of a file that is about to be removed."""
+        self._unsealed.pop(path, None)
         with suppress(OSError):
             os.unlink(self._path(path))
 

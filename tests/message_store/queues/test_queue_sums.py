@@ -9,7 +9,10 @@ import pytest
 
 from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.queues.consume_queue import ConsumeQueue, FileCache
+from message_store.queues.consume_queues import QueueSet
+from message_store.queues.deleted_topics import Deletions
 from message_store.queues.queue_sums import BLOCK_UNITS, SUM, QueueSums
+from message_store.queues.topic_table import TopicTable
 
 FILE_UNITS = 2 * BLOCK_UNITS + 50
 
@@ -123,3 +126,24 @@ def test_a_disk_that_refuses_checksums_costs_nothing_else(
     append(queue, 30)
     seal(files)
     assert changed(queue) == []
+
+
+def test_of_many_files_some_are_sealed_after_each_sync(tmp_path: Path, files: FileCache) -> None:
+    assert files.sums is not None
+    root = tmp_path / "consumequeue" / "T"
+    for number in range(5):
+        append(ConsumeQueue(root / str(number), FILE_UNITS * UNIT_BYTES, files), 1)
+    counts = []
+    for paths in (sorted(files.take_dirty()), [], []):
+        files.sums.seal_some([path for path in paths if Path(path).is_file()], count_max=2)
+        counts.append(len(list((tmp_path / "sums").rglob("0*0"))))
+    assert counts == [2, 4, 5]
+
+
+def test_a_close_seals_the_rest(tmp_path: Path) -> None:
+    directory = tmp_path / "consumequeue"
+    queues = QueueSet(directory, FILE_UNITS * UNIT_BYTES, TopicTable(), Deletions(tmp_path / "d"))
+    append(ConsumeQueue(directory / "T" / "0", FILE_UNITS * UNIT_BYTES, queues.files), 1)
+    queues.sums.seal_some(sorted(queues.files.take_dirty()), count_max=0)
+    queues.close()
+    assert list((tmp_path / "sums").rglob(f"{0:020d}"))
