@@ -144,8 +144,10 @@ def _add(
 ) -> None:
     """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
     lag.ready_messages += max(end - pulled, 0)
-    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, queue, start, now_ms))
-    lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, queue, pulled, now_ms))
+    if start < end:  # most of a scrape's ten thousands of queues have no lag
+        lag.lag_latency = max(lag.lag_latency, _age_ms(parts, queue, start, now_ms))
+    if pulled < end:
+        lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, queue, pulled, now_ms))
 
 
 def _age_ms(parts: BrokerComponents, queue: GroupQueue, offset: int, now_ms: int) -> int:
