@@ -9,6 +9,7 @@
 #   make bench       compare performance with Apache's broker
 #   make bench-peers compare performance with NATS, Redis, PostgreSQL and Apache's brokers
 #   make bench-scale PENDING=100000000   measure one broker with so many pending timers (10^8: 50 GB of disk)
+#   make bench-many MINUTES=60   measure one broker with 10,000 topics, 2,000 groups and 5,000 connections
 #   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make site        build the documentation site into build/site
@@ -47,7 +48,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsco
 # Without bytecode files, each test process would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env image demo demo-ha test test-all test-fast lint bench bench-peers bench-scale soak docs site release bundle lock newest clean help
+.PHONY: env image demo demo-ha test test-all test-fast lint bench bench-peers bench-scale bench-many soak docs site release bundle lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -105,6 +106,12 @@ SCALE_ROOT ?= /var/tmp/duemq-scale-$(PENDING)
 SCALE_PHASES ?= all
 bench-scale: env
 	$(BIN)/python -m benchmarks.scale $(SCALE_PHASES) --pending $(PENDING) --root $(SCALE_ROOT)
+
+# MANY_ARGS="--topics 100 --groups 20 --connections 50 --rate 1000" measures a smaller size.
+MINUTES ?= 1
+MANY_ARGS ?= --page
+bench-many: env
+	$(BIN)/python -m benchmarks.many --seconds $$(($(MINUTES) * 60)) $(MANY_ARGS)
 
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \

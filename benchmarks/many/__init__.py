@@ -1,0 +1,1 @@
+"""Measurement of one broker with many topics, groups and connections at once."""

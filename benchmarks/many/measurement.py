@@ -1,0 +1,156 @@
+"""Measurement: slopes of memory per topic, connection and group; then the load, sampled.
+
+topics -> connections -> groups        memory before and after each
+all clients, messages                  one sample for each report of `manyload`
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.bench import WIRELOAD
+from benchmarks.many.broker_sample import Sample, longest_s, sample
+from benchmarks.many.clients import PREFIX, connections, create_singly, create_topics
+from benchmarks.many.sizes import Sizes
+from tests.interop.programs import go_program
+from tests.support.child_process import Child
+from tests.support.duemq_server import DueMQ
+from tests.support.free_ports import free_ports
+
+MANYLOAD: Final = Path(__file__).parents[1] / "manyload"
+SHARED: Final = ("dial.go", "frame.go", "record.go", "sign.go", "stats.go", "tally.go")
+SINGLE_TOPICS: Final = 100  # created by one request each
+SLOPE_CLIENTS: Final = 1_000
+KEYS: Final = {
+    "diskMaxUsedSpaceRatio": "75",  # retention removes the oldest files when the disk fills
+    "fileReservedTime": "1",
+}
+Figures = dict[str, Any]
+
+
+def measure(root: Path, sizes: Sizes) -> Figures:
+    """Return all figures of a new broker."""
+    [metrics_port] = free_ports(1)
+    keys = KEYS | {"metricsPromExporterPort": str(metrics_port)}
+    server = DueMQ(root / "broker", store_dir=root / "store", keys=keys)
+    try:
+        server.start()
+        slopes = measure_slopes(server, sizes)
+        figures = measure_load(server, sizes, metrics_port)
+    finally:
+        server.stop()
+    return {"sizes": asdict(sizes), "slopes": slopes} | figures
+
+
+def measure_slopes(server: DueMQ, sizes: Sizes) -> dict[str, float]:
+    """Return times of creation, and memory per topic, connection and group in KB."""
+    port, broker = server.broker_port, server.broker
+    few = min(sizes.groups, SLOPE_CLIENTS)
+    single_s = create_singly(port, min(SINGLE_TOPICS, sizes.topics))
+    before = _anonymous_kb(broker)
+    created_s = create_topics(port, sizes.topics)
+    topics = _anonymous_kb(broker)
+    with connections(port, few, groups=False):
+        producers = _anonymous_kb(broker)
+    idle = _anonymous_kb(broker)
+    with connections(port, few, groups=True):
+        groups = _anonymous_kb(broker)
+    per_connection = (producers - topics) / few
+    return {
+        "one topic by its own request, ms": 1_000 * single_s / min(SINGLE_TOPICS, sizes.topics),
+        "all topics by requests of 1,000, s": created_s,
+        "memory per topic of 4 queues, KB": (topics - before) / sizes.topics,
+        "memory per connection, KB": per_connection,
+        "memory per group with one member and its retry topic, KB": max(groups - idle, 0) / few,
+    }
+
+
+def _anonymous_kb(broker: Child) -> float:
+    return broker.memory_bytes()["anonymous"] / 1_000
+
+
+def measure_load(server: DueMQ, sizes: Sizes, metrics_port: int) -> Figures:
+    """Run the clients; return a row per window, and the counts of all messages."""
+    connected: Figures = {}
+    rows: list[Figures] = []
+    last = sample(server.broker, metrics_port)
+    for report in _reports(server.broker_port, sizes):
+        current = sample(server.broker, metrics_port)
+        if report["event"] == "connected":
+            connected = report | {"broker": current}
+        elif report["event"] == "window":
+            rows.append(row(report, last, current))
+            print(_line(rows[-1]), file=sys.stderr, flush=True)
+        else:
+            return {"connected": connected, "windows": rows, "final": report}
+        last = current
+    raise RuntimeError("manyload ended without its last report")
+
+
+def row(report: Figures, before: Sample, after: Sample) -> Figures:
+    """Return one report of the load, with what the broker used meanwhile."""
+    seconds = (report["end_ms"] - report["start_ms"]) / 1_000
+    histograms = {
+        name: longest_s(before["histograms"][name], values) * 1_000
+        for name, values in after["histograms"].items()
+    }
+    gc_s = sum(
+        after["histograms"][name]["sum"] - before["histograms"][name]["sum"]
+        for name in ("duemq_gc_pause", "duemq_gc_full_pause")
+    )
+    names = ("resident_mb", "anonymous_mb", "descriptors", "threads", "scrape_s", "scrape_bytes")
+    return report | {
+        "seconds": seconds,
+        "broker_cores": (after["cpu_s"] - before["cpu_s"]) / seconds,
+        "load_cores": report["cpu_seconds"] / seconds,
+        "written_mb": after["written_mb"] - before["written_mb"],
+        "gc_share": gc_s / seconds,
+        "longest_gc_ms": histograms["duemq_gc_pause"],
+        "longest_full_gc_ms": histograms["duemq_gc_full_pause"],
+        "longest_turn_ms": histograms["duemq_loop_delay"],
+        **{name: after[name] for name in names},
+    }
+
+
+def _line(figures: Figures) -> str:
+    late, seconds = figures["late_at_store_ms"], figures["seconds"]
+    return (
+        f"{figures['accepted'] / seconds:,.0f}/s in, {figures['received'] / seconds:,.0f}/s out, "
+        f"late p50 {late['p50']:g} p99 {late['p99']:g} max {late['max']:g} ms, broker "
+        f"{figures['broker_cores']:.2f} cores, {figures['anonymous_mb']:.0f} MB, load "
+        f"{figures['load_cores']:.2f} cores, gc {100 * figures['gc_share']:.1f} %"
+    )
+
+
+def _reports(port: int, sizes: Sizes) -> Iterator[Figures]:
+    """Run `manyload`; yield its reports as they are printed."""
+    program = go_program(MANYLOAD, shared=[WIRELOAD / name for name in SHARED])
+    options = {
+        "addr": f"127.0.0.1:{port}",
+        "prefix": PREFIX,
+        "topics": sizes.topics,
+        "groups": sizes.groups,
+        "conns": sizes.connections,
+        "producers": sizes.producers,
+        "rate": sizes.rate,
+        "skew": sizes.skew,
+        "seconds": sizes.seconds,
+        "window": sizes.window_s,
+    }
+    words = [str(program), *(f"-{key}={value}" for key, value in options.items())]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield json.loads(line)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    if process.returncode:
+        raise RuntimeError(f"manyload ended with {process.returncode}")

@@ -1,0 +1,3 @@
+module duemq.benchmarks/manyload
+
+go 1.23

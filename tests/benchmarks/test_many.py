@@ -1,0 +1,49 @@
+"""The measurement with many topics, groups and connections, on a small size; no message is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.many.__main__ import main
+from benchmarks.many.broker_sample import LONGEST_S, buckets, longest_s
+
+METRICS = """
+duemq_x_seconds_bucket{le="0.1"} 1.0
+duemq_x_seconds_bucket{le="0.5"} 3.0
+duemq_x_seconds_bucket{le="+Inf"} 3.0
+duemq_x_seconds_sum 0.6
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.interop
+def test_a_small_size(tmp_path: Path) -> None:
+    sizes = {"topics": 40, "groups": 10, "connections": 30, "rate": 400, "seconds": 4, "window": 2}
+    words = [f"--{name}={value}" for name, value in sizes.items()]
+    folders = [f"--root={tmp_path / 'root'}", f"--out={tmp_path / 'out'}"]
+    assert main([*words, *folders]) == 0
+    [path] = (tmp_path / "out").iterdir()
+    results = json.loads(path.read_text())
+    final = results["final"]
+    assert [final[name] for name in ("lost", "duplicates", "early", "corrupt")] == [0] * 4
+    assert final["received"] == final["accepted"] > 0
+    assert results["connected"]["connections"] == 30
+    assert sum(row["received"] for row in results["windows"]) == final["received"]
+
+
+@pytest.mark.parametrize(
+    ("before", "longest"),
+    [
+        ({}, 0.5),
+        ({"0.1": 1.0, "0.5": 3.0, "+Inf": 3.0}, 0.0),
+        ({"0.1": 0.0, "0.5": 2.0, "+Inf": 2.0}, 0.1),
+        ({"0.1": 1.0, "0.5": 3.0, "+Inf": 2.0}, LONGEST_S),
+    ],
+)
+def test_the_longest_pause_between_two_samples(before: dict[str, float], longest: float) -> None:
+    after = buckets(METRICS, "duemq_x_seconds")
+    assert after == {"0.1": 1.0, "0.5": 3.0, "+Inf": 3.0, "sum": 0.6}
+    assert longest_s(before, after) == longest
