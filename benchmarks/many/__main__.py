@@ -27,7 +27,7 @@ from benchmarks.report import RESULTS
 
 
 def main(words: list[str]) -> int:
-    """Measure, save the figures, and write the page if asked to."""
+    """Measure, save the figures, and write the page with `--page`."""
     parser = argparse.ArgumentParser(prog="benchmarks.many", description=__doc__)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=2_000)

@@ -105,7 +105,7 @@ def _totals(results: Results) -> str:
             number(sizes[name]) for name in ("topics", "groups", "connections")
         ),
         "queues pulled, a long poll each": number(results["connected"]["queues"]),
-        "asked for, messages/s": number(sizes["rate"]),
+        "required, messages/s": number(sizes["rate"]),
         "accepted, messages/s (median of the minutes)": _median(windows, "accepted"),
         "received, messages/s (median of the minutes)": _median(windows, "received"),
         "sent, accepted, received": " / ".join(

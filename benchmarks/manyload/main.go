@@ -72,7 +72,7 @@ func parse(words []string) *options {
 	f.IntVar(&o.burst, "burst", 16, "messages that a producer sends at a time")
 	f.Float64Var(&o.skew, "skew", 1, "exponent of the messages per topic: topic k gets k^-skew; 0: all the same")
 	f.IntVar(&o.size, "size", 100, "bytes of a body, at least 16")
-	f.IntVar(&o.batch, "batch", 32, "messages asked for by one pull")
+	f.IntVar(&o.batch, "batch", 32, "maximum messages of one pull")
 	f.IntVar(&o.seconds, "seconds", 60, "time in which messages are sent")
 	f.IntVar(&o.windowS, "window", 60, "seconds of one report")
 	f.IntVar(&o.idleS, "idle", 30, "give up after so many seconds without a message after the last one is due")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 REPORTS_SINCE: Final = (5, 8)
 
@@ -25,7 +25,7 @@ def sync_file_systems(paths: Iterable[str]) -> bool:
     Raises:
         OSError: A path is invalid.
     """
-    syncfs = _syncfs()
+    syncfs = syncfs_function()
     if syncfs is None:
         return False
     by_device: dict[int, str] = {}
@@ -35,25 +35,25 @@ def sync_file_systems(paths: Iterable[str]) -> bool:
     return all(_is_synced(syncfs, path) for path in by_device.values())
 
 
-def _is_synced(syncfs: Any, path: str) -> bool:
+def _is_synced(syncfs: Callable[[int], int], path: str) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        return bool(syncfs(fd) == 0)
+        return syncfs(fd) == 0
     finally:
         os.close(fd)
 
 
 @cache
-def _syncfs() -> Any:
+def syncfs_function() -> Callable[[int], int] | None:
     """Return syncfs of the C library; None if it is missing, or does not report failures."""
-    if _version(os.uname().release) < REPORTS_SINCE:
+    if kernel_version(os.uname().release) < REPORTS_SINCE:
         return None
     return getattr(ctypes.CDLL(None), "syncfs", None)
 
 
-def _version(release: str) -> tuple[int, ...]:
+def kernel_version(release: str) -> tuple[int, ...]:
     """Return the first two numbers of a kernel's release, such as `6.18.44-generic`."""
     return tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())

@@ -109,7 +109,7 @@ def _add_queue(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_ms
     pulled = parts.offsets.query_pull(queue.group, queue.topic, queue.queue_id)
     start = end if committed is None else committed
     in_flight = max((pulled or 0) - start, 0) if committed is not None else 0
-    _add(parts, lag, queue, start, end if pulled is None else pulled, end, now_ms)
+    add_lag(parts, lag, queue, start, end if pulled is None else pulled, end, now_ms)
     lag.lag_messages += max(end - start, 0)
     lag.inflight_messages += in_flight
 
@@ -124,7 +124,7 @@ def _add_popped(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_m
     popped = parts.pop.offsets.popped(queue)
     following = end if popped is None else popped
     in_flight = parts.pop.figures.in_flight(queue.group, queue.topic, queue.queue_id)
-    _add(parts, lag, queue, following - in_flight, following, end, now_ms)
+    add_lag(parts, lag, queue, following - in_flight, following, end, now_ms)
     lag.lag_messages += max(end - following, 0) + in_flight
     lag.inflight_messages += in_flight
 
@@ -133,7 +133,7 @@ def _end(parts: BrokerComponents, queue: GroupQueue) -> int:
     return max(parts.store.readable_bounds(queue.topic, queue.queue_id)[1], 0)
 
 
-def _add(
+def add_lag(
     parts: BrokerComponents,
     lag: GroupLag,
     queue: GroupQueue,

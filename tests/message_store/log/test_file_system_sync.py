@@ -25,7 +25,7 @@ def test_from_many_files_on_the_file_system_is_synced(
 ) -> None:
     single, cache = list[int](), FileCache()
     syncfs = None if syncfs_result is None else lambda fd: syncfs_result
-    monkeypatch.setattr(file_system_sync, "_syncfs", lambda: syncfs)
+    monkeypatch.setattr(file_system_sync, "syncfs_function", lambda: syncfs)
     monkeypatch.setattr(flusher, "MANY_FILES", 3)
     monkeypatch.setattr(os, "fdatasync", single.append)
     for number in range(files):
@@ -39,7 +39,7 @@ def test_from_many_files_on_the_file_system_is_synced(
 def test_removed_files_need_no_sync(tmp_path: Path) -> None:
     (tmp_path / "present").touch()
     paths = [str(tmp_path / name) for name in ("removed", "present")]
-    assert sync_file_systems(paths) is (file_system_sync._syncfs() is not None)
+    assert sync_file_systems(paths) is (file_system_sync.syncfs_function() is not None)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_removed_files_need_no_sync(tmp_path: Path) -> None:
     [("6.18.44-generic", True), ("5.8.0", True), ("5.7.19-rc1", False), ("4.19", False)],
 )
 def test_kernels_before_5_8_report_no_failures(release: str, reports: bool) -> None:
-    assert (file_system_sync._version(release) >= file_system_sync.REPORTS_SINCE) is reports
+    assert (file_system_sync.kernel_version(release) >= file_system_sync.REPORTS_SINCE) is reports
