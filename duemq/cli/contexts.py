@@ -79,13 +79,13 @@ def contexts_path() -> Path:
     return (Path(home) if home else Path.home() / ".config") / "duemq" / "contexts.json"
 
 
-def read_contexts(path: Path | None = None) -> Contexts:
-    """Return the contexts of a file; none if it does not exist.
+def read_contexts() -> Contexts:
+    """Return the contexts in the file; none if it does not exist.
 
     Raises:
         UsageError: The file cannot be read, or is malformed.
     """
-    path = path or contexts_path()
+    path = contexts_path()
     try:
         text = path.read_text()
     except (FileNotFoundError, NotADirectoryError):

@@ -24,7 +24,6 @@ from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     FOUND,
     NO_MATCH,
-    PullLimits,
     PullOutcome,
     PullRequest,
     StoreLimits,
@@ -114,7 +113,6 @@ class PullProcessor:
         long_polls: LongPolls,
         stats: BrokerStats,
         config: BrokerConfig,
-        limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
         records: RecordAccess | None = None,
         compiled: Callable[[], bool] = lambda: True,
@@ -126,7 +124,7 @@ class PullProcessor:
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
         self._stats, self.config = stats, config
-        self._limits = limits or StoreLimits(store)
+        self._limits = StoreLimits(store)
         self._match_all_cache: dict[tuple[str, int], Subscription] = {}
 
     def handlers(self) -> dict[int, Handler]:

@@ -25,7 +25,7 @@ from duemq.v5.ack_turns import V5AckTurns
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.client_calls import ClientCalls
-from duemq.v5.clients import V5Client, V5Clients
+from duemq.v5.clients import V5Clients
 from duemq.v5.cluster import V5Cluster
 from duemq.v5.config import V5Config
 from duemq.v5.receives import ReceiveCalls
@@ -35,7 +35,6 @@ from duemq.v5.sends import SendCalls
 from duemq.v5.service import MessagingService
 from duemq.v5.transactions import TransactionCalls
 from duemq_common.clock import Clock
-from duemq_common.request import Request
 
 IDLE_CHECK_INTERVAL_MS: Final = 10_000
 
@@ -70,7 +69,7 @@ class V5Server:
         self._clock = clock
         self._transactions = TransactionCalls(requests)
         self._acks = AckCalls(requests, identity.broker_name, clock)
-        self.clients = V5Clients(clock, requests.verify, self._on_request)
+        self.clients = V5Clients(clock, requests.verify, self._transactions.forward_check)
         turns: dict[str, CallTurns] = {}
         if ack_batch is not None:
             turns["AckMessage"] = V5AckTurns(self._acks, ack_batch, self.clients, meter)
@@ -90,9 +89,6 @@ class V5Server:
             turns,
         )
         self._stopped = asyncio.Event()
-
-    def _on_request(self, client: V5Client, request: Request) -> None:
-        self._transactions.forward_check(client, request)
 
     @asynccontextmanager
     async def running(

@@ -49,17 +49,17 @@ class MappedLog(Protocol):
 class UnreadableRanges:
     """Unreadable ranges of one log.
 
-    Args:
-        notice: Called with one line for each new range, from any thread.
     Attributes:
+        notice: Called with one line for each new range, from any thread.
         ranges: Log offsets, ascending.
         seen: Number of replaced pages that `ranges` covers; for `changed`.
         replaced: (1,): Number of replaced pages; a read is complete if it still equals `seen` from
             before the read.
     """
 
-    def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
-        self._log, self.notice = log, notice
+    def __init__(self, log: MappedLog) -> None:
+        self._log = log
+        self.notice: Callable[[str], None] = logger.warning
         self._guard = page_guard()
         self.replaced = self._guard.replaced
         self._lock = threading.Lock()

@@ -51,13 +51,11 @@ class FileCache:
 
     def __init__(
         self,
-        count_max: int = OPEN_FILES_MAX,
         unreadable: Callable[[str], None] = lambda path: None,
         sums: QueueSums | None = None,
     ) -> None:
         self._unreadable, self.sums = unreadable, sums
         self._fds: OrderedDict[str, int] = OrderedDict()
-        self._count_max = count_max
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
 
@@ -79,7 +77,7 @@ class FileCache:
             self._mark_names(os.path.dirname(path))
             fd = self._with_room(lambda: _create(path, create_bytes))
         self._fds[path] = fd
-        if len(self._fds) > self._count_max:
+        if len(self._fds) > OPEN_FILES_MAX:
             os.close(self._fds.popitem(last=False)[1])
         return fd
 
