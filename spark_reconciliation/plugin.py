@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from delayed_delivery.plugin import ParameterizedView, PluginBase, PluginHost
+from delayed_delivery.plugin import PluginBase, PluginHost
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from spark_reconciliation.config import ReconcileConfig
 from spark_reconciliation.jobs import child_process
-from spark_reconciliation.jobs.recent_audits import RecentAudits, audits_of
+from spark_reconciliation.jobs.stored_audits import READ_AUDITS, StoredAudits
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -59,7 +59,7 @@ class ReconciliationPlugin(PluginBase):
         self._host, self._run = host, run
         self.config = from_properties(ReconcileConfig, host.properties)
         self.last = LastAudit()
-        self.recent = RecentAudits(lambda: audits_of(host.store_root, self.config.ledger_url))
+        self.stored = StoredAudits(host.store_root, lambda: self.config.ledger_url)
         self._audit_task: asyncio.Task[None] | None = None
         self._open = False
 
@@ -67,16 +67,10 @@ class ReconciliationPlugin(PluginBase):
         return ReconcileConfig
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {START_AUDIT: self.start}
+        return {START_AUDIT: self.start, READ_AUDITS: self.stored.read}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
-        return {
-            "status": self._status_view,
-            "audits": self.recent.view,
-            "findings": ParameterizedView(
-                lambda fields: self.recent.findings_view(fields.get("audit", ""))
-            ),
-        }
+        return {"status": self._status_view}
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
         """Apply a changed configuration; a running audit continues.
@@ -101,7 +95,6 @@ class ReconciliationPlugin(PluginBase):
             self._open = False
             self._unschedule()
             self._host.metrics.unregister(collector)
-            await self.recent.close()
             if self._audit_task is not None:
                 self._audit_task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -150,7 +143,6 @@ class ReconciliationPlugin(PluginBase):
         )
         ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1
         self.last = LastAudit(started_ms, ended_ms, result, runs, self.last.skipped)
-        self.recent.add(result)
         if result.exit_code:
             reason = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
             log.error("the audit %s ended with code %d: %s", *_named(result), reason)

@@ -385,6 +385,7 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _own(RequestCode.CHANGE_SCHEDULE, Rule(Action.PUB, (TOPIC,)), plain.on_topic(PUB)),
     ),
     "spark_reconciliation.plugin": (_own(RequestCode.START_AUDIT, Action.UPDATE, ADMIN),),
+    "spark_reconciliation.jobs.stored_audits": (_own(RequestCode.READ_AUDITS, Action.GET, ADMIN),),
     "duemq_migration.plugin": (_own(RequestCode.MIGRATE, Action.UPDATE, ADMIN),),
 }
 """Rows by module of the handler."""

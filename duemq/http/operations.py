@@ -101,6 +101,38 @@ class AuditStart(msgspec.Struct):
     broker: str
 
 
+class AuditsQuery(BrokerQuery):
+    """Page of the audits of a broker's store, or of the findings of one.
+
+    Attributes:
+        cursor: Cursor of the page before; empty: the first page.
+    """
+
+    cursor: Annotated[str, Meta(max_length=255)] = ""
+
+
+async def list_audits(call: Call) -> JsonObject:
+    """Return a page of the audits in the ledger of a broker's store, newest first."""
+    return await _stored_audits(call, "")
+
+
+async def show_audit(call: Call) -> JsonObject:
+    """Return an audit with its verdicts, and a page of its findings."""
+    return await _stored_audits(call, call.path["name"])
+
+
+async def _stored_audits(call: Call, audit: str) -> JsonObject:
+    query: AuditsQuery = call.query or AuditsQuery()
+    address = await _address(call, query.broker)
+    try:
+        return await call.session.admin.stored_audits(address, audit=audit, cursor=query.cursor)
+    except Refused as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        title = "The ledger cannot be read"
+        raise Problem(409, "state", title, error.remark, code=error.code) from error
+
+
 async def list_brokers(call: Call) -> BrokerRows:
     """Return every master and replica."""
     return BrokerRows(list(map(_row, await call.session.admin.members())))
@@ -202,6 +234,26 @@ ENDPOINTS: Final = (
         query=BrokerQuery,
         result=AuditStart,
         status=202,
+        problems=(409,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/audit-runs",
+        handler=list_audits,
+        summary="List the audits of a broker's store, newest first.",
+        tag="operations",
+        query=AuditsQuery,
+        result=JsonObject,
+        problems=(409,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/audit-runs/{name}",
+        handler=show_audit,
+        summary="Show an audit with its verdicts, and some messages of each finding.",
+        tag="operations",
+        query=AuditsQuery,
+        result=JsonObject,
         problems=(409,),
     ),
     Endpoint(

@@ -75,7 +75,7 @@ class Ledger:
         engine = make_engine(parse_url(location.url), busy_ms=location.busy_ms)
         where = shown_url(location.url)
         with _our_errors(where), engine.begin() as connection:
-            schema.create(connection, where)
+            schema.create(connection, where, is_written=True)
             _assign_owner(connection, where, location, now_ms)
         return cls(engine, where, location.store_id)
 
@@ -95,7 +95,7 @@ class Ledger:
         with _our_errors(where), engine.begin() as connection:
             if schema.version_of(connection) is None:
                 raise LedgerUnavailable(where, "the database is empty", MISSING)
-            schema.create(connection, where)
+            schema.create(connection, where, is_written=False)
         return cls(engine, where)
 
     def close(self) -> None:

@@ -184,3 +184,12 @@ AUDIT_VERDICTS: Final = Table(
     *_key(WORD, "verdict"),
     *_columns(NUMBER, "messages"),
 )
+AUDIT_FINDINGS: Final = Table(
+    "duemq_audit_findings",
+    METADATA,
+    *_part_of("duemq_audits", "audit_id"),
+    *_key(Integer(), "position"),
+    *_columns(WORD, "verdict"),
+    *_columns(Text(), "why topic unique_id"),
+    *_columns(NUMBER, "due_ms delivered_ms root alike", null=True),
+)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import Select, inspect, select, tuple_
 
 from duemq_common.errors import CorruptStore
 from duemq_common.ledger.engine import default_url
@@ -23,9 +23,12 @@ from duemq_common.ledger.identity import known_store_id
 from duemq_common.ledger.ledger import Ledger, read_rows
 from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.records import LedgerRecord, Row
-from duemq_common.ledger.tables import AUDIT_VERDICTS, AUDITS
+from duemq_common.ledger.tables import AUDIT_FINDINGS, AUDIT_VERDICTS, AUDITS
 
 AUDITS_READ_MAX: Final = 1_000
+TEXTS: Final = ("verdict", "why", "topic", "unique_id")
+NUMBERS: Final = ("due_ms", "delivered_ms", "root", "alike")
+"""Columns of a finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class AuditRecord(LedgerRecord):
         exit_code: 0 clean, 1 findings or incomplete, 2 could not run; `why` has the reason.
         late_limit_ms: Maximum lateness that is ok, in ms.
         unread: Number of unreadable parts of the store.
+        findings: Some messages of each finding and reason; empty when the audit is listed.
     """
 
     TABLE = "duemq_audits"
@@ -56,6 +60,7 @@ class AuditRecord(LedgerRecord):
     unread: int = 0
     why: str = ""
     verdicts: Mapping[str, int] = field(default_factory=dict)
+    findings: Sequence[Mapping[str, object]] = ()
 
     @property
     def messages(self) -> int:
@@ -63,10 +68,15 @@ class AuditRecord(LedgerRecord):
         return sum(self.verdicts.values())
 
     def parts(self) -> dict[str, list[Row]]:
-        """Return the ledger's rows of the verdicts."""
+        """Return the ledger's rows of the verdicts, and of the findings."""
         counts = self.verdicts.items()
         rows: list[Row] = [{"verdict": name, "messages": count} for name, count in counts]
-        return {"duemq_audit_verdicts": rows}
+        findings: list[Row] = [
+            {"position": position, **{name: one.get(name) for name in NUMBERS}}
+            | {name: str(one.get(name) or "") for name in TEXTS}
+            for position, one in enumerate(self.findings)
+        ]
+        return {"duemq_audit_verdicts": rows, "duemq_audit_findings": findings}
 
 
 def new_audit_id(now_ms: int, salt: bytes) -> str:
@@ -104,11 +114,40 @@ def _digest(names: Sequence[str]) -> str:
 class AuditLedger(Ledger):
     """Reader of audits in an open ledger."""
 
-    def audits(self, *, count_max: int = AUDITS_READ_MAX) -> list[AuditRecord]:
-        """Return audits, newest first."""
+    def audits(
+        self, *, count_max: int = AUDITS_READ_MAX, before: tuple[int, str] | None = None
+    ) -> list[AuditRecord]:
+        """Return audits, newest first.
+
+        Args:
+            before: Start and id of the audit after the first one; None: the newest is the first.
+        """
         newest = select(AUDITS).order_by(AUDITS.c.started_ms.desc(), AUDITS.c.audit_id.desc())
+        if before is not None:
+            newest = newest.where(tuple_(AUDITS.c.started_ms, AUDITS.c.audit_id) < before)
+        return self._read(newest.limit(count_max))
+
+    def audit(self, audit_id: str) -> AuditRecord | None:
+        """Return an audit; None if the ledger does not have it."""
+        return next(iter(self._read(select(AUDITS).where(AUDITS.c.audit_id == audit_id))), None)
+
+    def findings(
+        self, audit_id: str, *, first: int = 0, count_max: int = AUDITS_READ_MAX
+    ) -> list[Row] | None:
+        """Return findings of an audit in order; None if an earlier build wrote the ledger."""
+        table = AUDIT_FINDINGS
+        query = select(*(table.c[name] for name in (*TEXTS, *NUMBERS)))
+        query = query.where(table.c.audit_id == audit_id, table.c.position >= first)
         with self.reading() as connection:
-            records = read_rows(connection, newest.limit(count_max), AuditRecord)
+            if not inspect(connection).has_table(table.name):
+                return None
+            rows = connection.execute(query.order_by(table.c.position).limit(count_max))
+            return [dict(row) for row in rows.mappings()]
+
+    def _read(self, query: Select[tuple[object, ...]]) -> list[AuditRecord]:
+        """Return audits with their verdicts."""
+        with self.reading() as connection:
+            records = read_rows(connection, query, AuditRecord)
             condition = AUDIT_VERDICTS.c.audit_id.in_([record.audit_id for record in records])
             parts = connection.execute(select(AUDIT_VERDICTS).where(condition)).all()
         counts: dict[str, dict[str, int]] = {}

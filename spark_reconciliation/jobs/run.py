@@ -292,6 +292,7 @@ class LedgerRow:
                 complete=summary.complete,
                 unread=len(summary.unread),
                 verdicts=summary.verdicts,
+                findings=summary.offenders,
                 late_p50_ms=late.get("p50"),
                 late_p99_ms=late.get("p99"),
                 late_max_ms=late.get("max"),

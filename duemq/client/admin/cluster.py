@@ -162,6 +162,22 @@ class ClusterAdmin(ClientRole):
         )
         return json_object(response)
 
+    async def stored_audits(
+        self, address: str, *, audit: str = "", cursor: str = ""
+    ) -> dict[str, object]:
+        """Return a page of the audits of a broker's store, newest first, or of one's findings.
+
+        Args:
+            audit: Id of the audit; empty: the list.
+            cursor: Cursor of the page before; empty: the first page.
+        Raises:
+            Unsupported: The server is not a DueMQ broker.
+            Refused: The ledger cannot be used, or does not have the audit.
+        """
+        fields = {"audit": audit, "cursor": cursor}
+        code = RequestCode.READ_AUDITS
+        return json_object(await self.ask_broker(address, code, fields, feature="audits"))
+
     async def ask_broker(
         self,
         address: str,

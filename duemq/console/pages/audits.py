@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
+from duemq.client.errors import Refused
 from duemq.console.blocks import Cell, Key, Notice, PageContent, Table
 from duemq.console.brokers import masters, of_members, unknown_parts
 from duemq.console.call import PageCall
@@ -16,12 +16,10 @@ from duemq.console.pages.timers import message_link
 from duemq.http.endpoints import JsonObject
 from duemq.http.problems import Problem
 from duemq.net.codes import ResponseCode
-from duemq_common.errors import RequestError
 from message_store.log.offset_id import encode_offset_id
 
-RUNS_VIEW: Final = "reconciliation.audits"
 STATUS_VIEW: Final = "reconciliation.status"
-FINDINGS_VIEW: Final = "reconciliation.findings"
+PAGE_SIZE: Final = 100
 RUNS: Final = (
     "audit",
     "started",
@@ -42,31 +40,42 @@ async def audits(call: PageCall) -> PageContent:
     """Return the audits of all brokers, newest first, and when the next ones start."""
     admin = call.session.admin
 
+    cursor = call.query.get("cursor", "")
+
     async def part(member: BrokerMember) -> JsonObject:
-        runs, status = await asyncio.gather(
-            admin.view(member.address, RUNS_VIEW), admin.view(member.address, STATUS_VIEW)
-        )
+        status = await admin.view(member.address, STATUS_VIEW)
+        try:
+            runs: JsonObject = await admin.stored_audits(member.address, cursor=cursor)
+        except Refused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            runs = {"audits": None, "failure": error.remark, "cursor": None}
         return {"runs": runs, "status": status}
 
     states = await of_members(await masters(call.session), part)
     reports = [(state.member.name, state.value) for state in states if state.value is not None]
     runs = [
-        (run["started_ms"], _run_row(name, run))
+        ((run["started_ms"], run["audit_id"]), _run_row(name, run))
         for name, value in reports
         for run in value["runs"]["audits"] or ()
     ]
     is_complete = len(reports) == len(states) and all(
         value["runs"]["audits"] is not None for _, value in reports
     )
-    rows = [row for _, row in sorted(runs, key=lambda each: each[0], reverse=True)]
+    runs.sort(key=lambda each: each[0], reverse=True)
     empty = Key("audits.none" if is_complete else "value.unknown")
     blocks: list[object] = [*unknown_parts(states)]
     for name, value in reports:
-        if value["runs"]["failure"]:
+        if value["runs"]["audits"] is None:
             text = f"{name}: {value['runs']['failure']}"
             blocks.append(Notice(Key("audits.ledger_failed"), text, "bad"))
     columns = [Key(f"column.{name}") for name in RUNS]
-    blocks.append(Table(Key("audits.runs"), columns, rows, empty))
+    following = ""
+    if len(runs) > PAGE_SIZE or any(value["runs"]["cursor"] for _, value in reports):
+        started_ms, audit_id = runs[:PAGE_SIZE][-1][0]
+        following = f"/audits?{urlencode({'cursor': f'{started_ms}_{audit_id}'})}"
+    rows = [row for _, row in runs[:PAGE_SIZE]]
+    blocks.append(Table(Key("audits.runs"), columns, rows, empty, following))
     plans = [_plan_row(name, value["status"]) for name, value in reports]
     columns = [Key(f"column.{name}") for name in PLANS]
     blocks.append(Table(Key("audits.plans"), columns, plans, empty))
@@ -80,29 +89,28 @@ async def audit(call: PageCall) -> PageContent:
     member = next((one for one in members if one.name == broker), None)
     if member is None:
         raise Problem(404, "no-broker", "There is no such broker", broker)
+    cursor = call.query.get("cursor", "")
     admin = call.session.admin
-    runs, messages = await asyncio.gather(
-        admin.view(member.address, RUNS_VIEW),
-        admin.view(member.address, FINDINGS_VIEW, audit=name),
-    )
-    run = next((one for one in runs["audits"] or () if one["audit_id"] == name), None)
-    if run is None and runs["audits"] is not None:
-        raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"broker {broker} has no audit {name}")
+    page: JsonObject = await admin.stored_audits(member.address, audit=name, cursor=cursor)
+    run = page["audit"]
     blocks: list[object] = []
-    if run is not None and run["why"]:
+    if run["why"]:
         blocks.append(Notice(Key("audits.reason"), run["why"], "bad"))
     counts = [
         [_verdict_cell(verdict), Cell(count, "number")]
-        for verdict, count in (run["verdicts"] if run is not None else {}).items()
+        for verdict, count in run["verdicts"].items()
     ]
     columns = [Key("column.verdict"), Key("column.messages")]
-    empty = Key("value.unknown" if run is None else "table.empty")
-    blocks.append(Table(Key("audits.verdicts"), columns, counts, empty))
-    rows = [_finding_row(member, finding) for finding in messages["findings"] or ()]
+    blocks.append(Table(Key("audits.verdicts"), columns, counts))
+    rows = [_finding_row(member, finding) for finding in page["findings"] or ()]
     columns = [Key(f"column.{name}") for name in FINDINGS]
-    empty = Key("audits.not_in_memory" if messages["findings"] is None else "table.empty")
-    blocks.append(Table(Key("audits.findings"), columns, rows, empty))
-    return PageContent(Key("audits.audit"), blocks, name, live=True)
+    empty = Key("audits.not_stored" if page["findings"] is None else "table.empty")
+    following = ""
+    if page["cursor"] is not None:
+        query = urlencode({"broker": broker, "cursor": page["cursor"]})
+        following = f"/audits/{quote(name, safe='')}?{query}"
+    blocks.append(Table(Key("audits.findings"), columns, rows, empty, following))
+    return PageContent(Key("audits.audit"), blocks, name)
 
 
 def _run_row(broker: str, run: JsonObject) -> list[Cell]:

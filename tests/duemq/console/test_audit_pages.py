@@ -15,9 +15,8 @@ from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.identity import known_store_id
 from duemq_common.ledger.ledger import Ledger
 from duemq_common.ledger.location import LedgerLocation
+from spark_reconciliation.jobs import stored_audits
 from spark_reconciliation.jobs.audit_ledger import AuditRecord
-from spark_reconciliation.jobs.child_process import Result
-from spark_reconciliation.plugin import ReconciliationPlugin
 from tests.duemq.console.conftest import HOSTILE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
@@ -40,34 +39,37 @@ FINDING = {
 }
 
 
+AUDITS = 3
+FINDINGS = 3
+
+
 async def prepared(broker: Broker) -> None:
-    """Create accounts and an audit."""
+    """Create accounts and audits."""
     await with_accounts(broker)
-    add_audit(broker)
+    add_audits(broker)
 
 
-def add_audit(broker: Broker) -> None:
-    """Add an audit to the ledger; its findings are in memory."""
+def add_audits(broker: Broker) -> None:
+    """Add audits to the ledger, as the process of an audit does."""
     root = broker.store.config.root
     identity = known_store_id(root / "config") or ""
     location = LedgerLocation(url=default_url(root), store_id=identity, store_path=str(root))
-    record = AuditRecord(
-        audit_id="audit-1",
-        started_ms=1_000_000,
-        ended_ms=1_060_000,
-        made_by="cron",
-        stores=(str(root),),
-        exit_code=1,
-        verdicts={"ok": 5, "lost": 2},
-    )
-    ledger = Ledger.open(location, now_ms=1_000_000)
-    ledger.write([record])
-    ledger.close()
-    [plugin] = [
-        one for one in broker.plugins.plugins.values() if isinstance(one, ReconciliationPlugin)
+    records = [
+        AuditRecord(
+            audit_id=f"audit-{number}",
+            started_ms=1_000_000 * number,
+            ended_ms=1_000_000 * number + 60_000,
+            made_by="cron",
+            stores=(str(root),),
+            exit_code=1,
+            verdicts={"ok": 5, "lost": 2},
+            findings=[FINDING | {"root": 7 + position} for position in range(FINDINGS)],
+        )
+        for number in range(1, AUDITS + 1)
     ]
-    result = Result(exit_code=1, audit_id="audit-1", offenders=[FINDING])
-    plugin.recent.add(result)
+    ledger = Ledger.open(location, now_ms=1_000_000)
+    ledger.write(records)
+    ledger.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,21 +85,49 @@ def entries(text: str) -> list[str]:
     return [html.unescape(re.sub(r"<[^>]+>", " ", row)) for row in rows]
 
 
+def names_in(text: str, pattern: str) -> list[str]:
+    return [html.unescape(name) for name in re.findall(pattern, text)]
+
+
 def test_an_audit_leads_to_its_verdicts_and_to_the_messages_of_findings(accounts: Served) -> None:
     with accounts.logged_in(VIEWER) as client:
         text = client.get("/audits").text
-        for _ in range(50):  # a thread reads the ledger
-            if "audit-1" in text:
-                break
-            text = client.get("/audits").text
-        [path] = re.findall(r'href="/console(/audits/audit-1[^"]+)"', text)
-        audit = client.get(html.unescape(path)).text
+        [path] = names_in(text, r'href="/console(/audits/audit-1[^"]+)"')
+        audit = client.get(path).text
         assert re.search(r'<td>lost</td><td class="number">2</td>', audit)
-        assert 'href="/console/messages/ABC"' in audit
+        assert audit.count('href="/console/messages/ABC"') == FINDINGS
         assert HOSTILE not in audit
-        broker = html.unescape(path).partition("?")[2]
+        broker = path.partition("?")[2]
         assert client.get(f"/audits/absent?{broker}").status_code == 404
         assert client.get("/audits/audit-1?broker=other").status_code == 404
+
+
+def test_audits_and_findings_have_pages(accounts: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_audits, "RUNS_MAX", 2)
+    monkeypatch.setattr(stored_audits, "FINDINGS_MAX", 2)
+    link = r'rel="next" href="/console([^"]+)"'
+    with accounts.logged_in(VIEWER) as client:
+        first = client.get("/audits").text
+        second = client.get(names_in(first, link)[0]).text
+        pages = [names_in(text, r">(audit-\d)<") for text in (first, second)]
+        assert pages == [["audit-3", "audit-2"], ["audit-1"]]
+        assert names_in(second, link) == []
+        [path] = names_in(second, r'href="/console(/audits/audit-1[^"]+)"')
+        first = client.get(path).text
+        second = client.get(names_in(first, link)[0]).text
+        counts = [text.count('href="/console/messages/ABC"') for text in (first, second)]
+        assert counts == [2, 1]
+        assert names_in(second, link) == []
+    api = accounts.client(auth=(ROOT.access_key, ROOT.secret))
+    with api as client:
+        runs = client.get(f"{accounts.url}/api/v1/audit-runs").json()
+        assert [one["audit_id"] for one in runs["audits"]] == ["audit-3", "audit-2"]
+        rest = client.get(f"{accounts.url}/api/v1/audit-runs?cursor={runs['cursor']}").json()
+        assert ([one["audit_id"] for one in rest["audits"]], rest["cursor"]) == (["audit-1"], None)
+        shown = client.get(f"{accounts.url}/api/v1/audit-runs/audit-1").json()
+        assert [one["root"] for one in shown["findings"]] == [7, 8]
+        assert client.get(f"{accounts.url}/api/v1/audit-runs/none").status_code == 404
+        assert client.get(f"{accounts.url}/api/v1/audit-runs?cursor=x").status_code == 400
 
 
 def test_a_login_makes_no_refused_requests_and_changes_are_listed_with_their_result(
