@@ -4,9 +4,17 @@
     lap k    the same slots again: timers that roll and are due k windows later
 
 A timer that rolls is in slot T = due - k windows, so each lap is in due order, and so is the
-sequence of laps. A cursor is the last timer returned. Timers that are enqueued, delivered or rolled
-between two pages may or may not be listed; all others are returned once. (Timers that were rolled
-before timerRollWindowSlot was changed are listed by their current slot.)
+sequence of laps. A cursor is the last timer returned. Timers that are enqueued or delivered between
+two pages may or may not be listed; all others are returned once. (Timers that were rolled before
+timerRollWindowSlot was changed are listed by their current slot.)
+
+A timer of lap k that rolls between two pages moves to lap k - 1, one window later: when lap k - 1
+is over, it would be missed. So a page of lap k begins with the slots one window, or several, after
+those that were staged since the page before:
+
+    before    lap k:      cursor . . T . . . . . . .
+    now       lap k:      . . . . . staged . . . . .       T has rolled
+              lap k - 1:  cursor + window . . T + window . . staged + window
 
 One call reads a bounded number of units. It may return fewer timers than requested, even none, and
 a cursor to continue with. Records are read only for the timers of the page.
@@ -183,6 +191,7 @@ class Walk:
         self._taken: list[Rows] = [np.empty(0, FOUND)]
         self._left = query.limit
         self._looked_at, self._size = 0, PART_ROWS_MIN // 2
+        self._rolled_ms = 0  # distance of the slots in hand from the slots before their rolls
         self.skipped = 0
         self.next_cursor: Cursor | None = None
         self.damage: list[str] = []
@@ -197,7 +206,7 @@ class Walk:
             if not slots.size:
                 going = self._next_lap()
             elif slots.size == 1 and slots["num"][0] > TOGETHER_UNITS:
-                self._visit(int(slots["tick"][0]) * self._precision_ms)
+                self._visit(int(slots["tick"][0]) * self._precision_ms - self._rolled_ms)
             else:
                 self._visit_many(slots)
         self.next_cursor = self._at if going else None
@@ -218,12 +227,27 @@ class Walk:
 
     def _next_slots(self) -> Rows:
         """Return the next slots of the walk: one large one, or several small ones."""
-        position, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
-        end_ms = staged_ms + layout.WHEEL_SLOTS * self._precision_ms
-        end_ms = min(end_ms, query.to_ms - position.lap * self._window_ms)
-        first_ms = max(staged_ms, position.slot_ms)
+        query, staged_ms = self._query, self._timers.position.staged_ms
+        to_ms = query.to_ms - self._at.lap * self._window_ms
+        while self._at.lap and self._at.slot_ms < min(staged_ms, to_ms):
+            first_ms = self._at.slot_ms
+            rolls = -((first_ms - staged_ms) // self._window_ms)
+            end_ms = min(to_ms, staged_ms - (rolls - 1) * self._window_ms)
+            self._rolled_ms = rolls * self._window_ms
+            slots = self._live_slots(first_ms + self._rolled_ms, end_ms + self._rolled_ms)
+            if slots.size:
+                return slots
+            self._at = self._at._replace(slot_ms=end_ms, due_ms=-1)
+        self._rolled_ms, position = 0, self._at
+        first_ms = position.slot_ms
+        first_ms = max(staged_ms, first_ms)
         if position.lap == 0 and query.from_ms:
             first_ms = max(first_ms, query.from_ms - 1)
+        end_ms = min(staged_ms + layout.WHEEL_SLOTS * self._precision_ms, to_ms)
+        return self._live_slots(first_ms, end_ms)
+
+    def _live_slots(self, first_ms: int, end_ms: int) -> Rows:
+        """Return the first slots with timers in [first_ms, end_ms) that are read in one step."""
         wheel = self._timers.units.wheel
         slots = next(wheel.live_parts(first_ms, end_ms, SLOTS_TOGETHER), NO_SLOTS)
         units = np.cumsum(np.maximum(slots["num"], 0))
@@ -236,7 +260,7 @@ class Walk:
         next_lap = 1 if position.lap == 0 and self._query.narrowed else position.next_lap
         if next_lap <= position.lap:
             return False
-        self._at = Cursor(next_lap)
+        self._at = Cursor(next_lap, self._timers.position.staged_ms)
         return True
 
     def _count(self, most: int) -> int:
@@ -245,13 +269,13 @@ class Walk:
         return min(self._size, most)
 
     def _visit(self, slot_ms: int) -> None:
-        """Add the matching timers of the next part of a slot."""
-        timers = self._timers
+        """Add the matching timers of the next part of a slot, which may have rolled."""
+        timers, present_ms = self._timers, slot_ms + self._rolled_ms
         count, after = self._count(PART_ROWS), self._after(slot_ms)
         part = timers.units.read_slot_part(
-            slot_ms, count, after=after, skip=timers.settled_timers.offsets
+            present_ms, count, after=after, skip=timers.settled_timers.offsets
         )
-        self._looked_at += max(timers.units.wheel.num(slot_ms), int(part.rows.size), 1)
+        self._looked_at += max(timers.units.wheel.num(present_ms), int(part.rows.size), 1)
         if part.broken is not None:
             self.damage.append(str(part.broken))
         rows = part.rows[np.lexsort((part.rows["phys_offset"], part.rows["due_ms"]))]
@@ -271,18 +295,20 @@ class Walk:
             self._at = Cursor(position.lap, slot_ms, *last, position.next_lap)
 
     def _visit_many(self, slots: Rows) -> None:
-        """Add the matching timers of whole slots."""
+        """Add the matching timers of whole slots, which may have rolled."""
         rows = self.read(slots)
+        rows["slot_ms"] -= self._rolled_ms
         slot_ms = rows["slot_ms"]
+        ticks_ms = slots["tick"] * self._precision_ms - self._rolled_ms
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._add_laps(laps)
         here = (laps == self._at.lap) & self._query.matches(rows)
-        for tick in np.unique(slots["tick"][[0, -1]]).tolist():  # others are read in the next step
-            after = self._after(tick * self._precision_ms)
+        for tick_ms in np.unique(ticks_ms[[0, -1]]).tolist():  # others are read in the next step
+            after = self._after(tick_ms)
             if after is not None:
-                here &= is_after(rows, after) | (slot_ms != tick * self._precision_ms)
+                here &= is_after(rows, after) | (slot_ms != tick_ms)
         if self._take(rows[here]):
-            end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
+            end_ms = int(ticks_ms[-1]) + self._precision_ms
             self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
 
     def read(self, slots: Rows) -> Rows:
@@ -321,7 +347,7 @@ class Walk:
     def _add_laps(self, laps: Offsets) -> None:
         position = self._at
         higher = laps[laps > position.lap]
-        if higher.size:
+        if higher.size and not self._rolled_ms:  # else they are in this lap, and read later
             next_lap = position.next_lap if position.next_lap > position.lap else LONG_MAX
             self._at = position._replace(next_lap=min(next_lap, int(higher.min())))
 

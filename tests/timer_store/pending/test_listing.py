@@ -194,3 +194,22 @@ def test_first_rows_equal_a_sort() -> None:
         expected = sorted(zip(rows["due_ms"], rows["phys_offset"], strict=True))[:count]
         found = first_rows(rows, count)
         assert list(zip(found["due_ms"], found["phys_offset"], strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "step_ms"), [(1, 400), (1, 40_000), (7, 5_000), (7, 40_000), (30, 300_000)]
+)
+def test_a_timer_that_rolls_between_two_pages_is_listed_once(
+    rig: TimerRig, limit: int, step_ms: int
+) -> None:
+    wanted = put_random(rig, 100, 3 * HOUR_MS)
+    found, cursor = [], Cursor()
+    while cursor is not None:
+        page = list_timers(rig.timers, Query(limit=limit, cursor=cursor))
+        found += dues(page.timers)
+        cursor = page.cursor  # type: ignore[assignment]
+        rig.advance(step_ms)
+    assert len(found) == len(set(found))
+    pending = {due_ms for due_ms, _ in wanted if due_ms > rig.clock.now_ms()}
+    assert pending
+    assert pending <= set(found)
