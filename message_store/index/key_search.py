@@ -1,7 +1,8 @@
 """Search for records of many keys; `StoreReader.query_keys` searches for one.
 
     index files   candidates by hash: short chains on the event loop; a longer one is found by
-                  reading all items, piece by piece, in a thread
+                  reading all items, piece by piece, in a thread. Lookups in many files are
+                  done at the same time, because their pages may have to be read
     log tail      records that are not indexed yet (a full disk pauses the index)
     log           which candidates are records of the topic with the key itself
 
@@ -11,7 +12,8 @@ A search finds every record with a key that is in the log when it returns, or ra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +38,7 @@ Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) index of the key, (n,) log offset
 FEW = 64  # maximum candidates of a key in one index file that are checked on the event loop
 LOOP_PROBES_MAX = 64  # maximum lookups in old index files, which may not be in the page cache
+LOOKUPS_PER_FILE = 4  # parts of the keys that are looked up at the same time
 LOOP_BYTES_MAX = 1 << 20  # maximum bytes of the log without index that are read on the event loop
 TAIL_BYTES_MAX = 1 << 30  # maximum bytes of the log without index; more is an error
 RECORDS_MAX = 1_000_000  # maximum records found by one search; more is an error
@@ -80,7 +83,9 @@ async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) 
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
-        await asyncio.to_thread(job.run, store.log.end)
+        lookups = job.lookups(store.log.end)
+        await asyncio.gather(*(asyncio.to_thread(lookup.read) for lookup in lookups))
+        await asyncio.to_thread(job.run, lookups, store.log.end)
         while store.log.end - job.end > LOOP_BYTES_MAX:
             await asyncio.to_thread(job.follow, store.log.end)
         job.follow(store.log.end)
@@ -95,7 +100,7 @@ def search_now(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) ->
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
-        job.run(store.log.end)
+        job.run(job.lookups(store.log.end), store.log.end)
     return job.matches()
 
 
@@ -146,18 +151,30 @@ class _Search:
         self.follow(store.log.end)
         return True
 
-    def run(self, end: int) -> None:
-        """Search all of the log before `end`. Any thread may call it."""
-        files, position = self._store.index.indexed()
-        if end - position > TAIL_BYTES_MAX:
+    def lookups(self, end: int) -> list[FileLookup]:
+        """Return the lookups in index files that find all keys before a log offset.
+
+        Raises:
+            StoreError: The index is too far behind the log.
+        """
+        files, self.end = self._store.index.indexed()
+        if end - self.end > TAIL_BYTES_MAX:
             raise StoreError(
-                f"the key index is {end - position} bytes behind the log: try again later, or name "
+                f"the key index is {end - self.end} bytes behind the log: try again later, or name "
                 f"messages by their offset message id"
             )
-        for file in files:
-            for pair in _in_file(file, self._hashes, long_chains=True):
+        step = max(1, -(-self._hashes.size // LOOKUPS_PER_FILE))
+        return [
+            FileLookup(file, first, self._hashes[first : first + step])
+            for file in files
+            for first in range(0, self._hashes.size, step)
+        ]
+
+    def run(self, lookups: Sequence[FileLookup], end: int) -> None:
+        """Search all of the log before `end`. Any thread may call it."""
+        for lookup in lookups:
+            for pair in lookup.candidates():
                 self._match(pair)
-        self.end = position
         self.follow(end)
 
     def follow(self, end: int) -> None:
@@ -207,6 +224,34 @@ class _Search:
         fresh = np.ones(offsets.size, np.bool_)
         fresh[1:] = (np.diff(offsets) != 0) | (np.diff(key_at) != 0)
         return Matches(key_at[fresh], offsets[fresh], hits[fresh])
+
+
+class FileLookup:
+    """Lookup of some hashes in one index file.
+
+    Its pages may have to be read from the disk, so the lookups of a search are done at the same
+    time. Any thread may call a method.
+
+    Args:
+        first: Index of the first hash among those of the search.
+    """
+
+    def __init__(self, file: IndexFile, first: int, hashes: Offsets) -> None:
+        self._file, self._first, self._hashes = file, first, hashes
+        self._pairs: list[Candidates] | None = None
+
+    def read(self) -> None:
+        """Look the hashes up, unless one of them has many candidates."""
+        with suppress(_LongChain):
+            self._pairs = list(_in_file(self._file, self._hashes, long_chains=False))
+
+    def candidates(self) -> Iterator[Candidates]:
+        """Yield the candidates."""
+        pairs: Iterable[Candidates] | None = self._pairs
+        if pairs is None:
+            pairs = _in_file(self._file, self._hashes, long_chains=True)
+        for key_at, offsets in pairs:
+            yield key_at + self._first, offsets
 
 
 def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator[Candidates]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +145,23 @@ def test_one_key_is_found_behind_an_index_without_room(
         put_one(store, "U", properties={"UNIQ_KEY": "a"})
         assert store.query_keys("T", "a", 9, 0, store.clock.now_ms()) == [second, first]
         assert store.query_keys("T", "a", 1, 0, store.clock.now_ms()) == [second]
+
+
+def test_lookups_that_may_wait_for_the_disk_are_done_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_search, "LOOP_PROBES_MAX", -1)
+    both, read = threading.Barrier(2), key_search.FileLookup.read
+
+    def read_with_another(lookup: key_search.FileLookup) -> None:
+        both.wait(timeout=30)
+        read(lookup)
+
+    with open_store(tmp_path) as store:
+        batch = PutBatch(2)
+        for unique in ("a", "b"):
+            add_message(store, batch, "T", properties={"UNIQ_KEY": unique})
+        store.put(batch)
+        monkeypatch.setattr(key_search.FileLookup, "read", read_with_another)
+        matches = asyncio.run(search(store, ["T"], ["a", "b"]))
+        assert matches.offsets.tolist() == batch.rows["phys_offset"].tolist()
