@@ -14,6 +14,7 @@ import pytest
 from duemq.client import Closed, Message
 from duemq.client.blocking import BlockingProducer, BlockingPullConsumer, LoopThread
 from duemq.testing import LocalBroker
+from tests.support.patient_clients import PREAMBLE
 
 APPLICATION = """
 from datetime import timedelta
@@ -136,6 +137,7 @@ def test_a_forked_process_is_told_to_create_its_own_client(
 
 
 def test_pytest_loads_the_fixtures_of_the_distribution(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(PREAMBLE)
     (tmp_path / "test_application.py").write_text(APPLICATION)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."],
