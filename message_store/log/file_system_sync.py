@@ -1,7 +1,8 @@
 """Sync of a whole file system: one commit of its journal instead of one for each file.
 
-Linux reports failed writes of any file by syncfs(2), since 5.8. The failed file may be that of
-another program, so a caller syncs its own files one by one after a failure.
+Linux reports a failed write by syncfs(2), since 5.8, once to each descriptor that was open when the
+write failed. The failed file may be that of another program, so a caller syncs its own files one by
+one after a failure.
 """
 
 from __future__ import annotations
@@ -11,39 +12,45 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 REPORTS_SINCE: Final = (5, 8)
 
 
-def sync_file_systems(paths: Iterable[str]) -> bool:
-    """Sync the file systems of files and directories; missing ones are ignored.
+class FileSystem:
+    """File system of a directory; until `open` is called, nothing is synced."""
 
-    Returns:
-        Whether all are on the disk; False if a file must be synced by itself.
+    def __init__(self) -> None:
+        self._fd = -1
+        self._device = 0
 
-    Raises:
-        OSError: A path is invalid.
-    """
-    syncfs = syncfs_function()
-    if syncfs is None:
-        return False
-    by_device: dict[int, str] = {}
-    for path in paths:
-        with suppress(FileNotFoundError):
-            by_device.setdefault(os.stat(path).st_dev, path)
-    return all(_is_synced(syncfs, path) for path in by_device.values())
+    def open(self, directory: Path) -> None:
+        """Receive the failures of writes from now on."""
+        if self._fd < 0:
+            self._fd = os.open(directory, os.O_RDONLY)
+            self._device = os.fstat(self._fd).st_dev
 
+    def sync(self, paths: Iterable[str]) -> bool:
+        """Sync the file system; missing files are ignored.
 
-def _is_synced(syncfs: Callable[[int], int], path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        return syncfs(fd) == 0
-    finally:
-        os.close(fd)
+        Returns:
+            Whether all files are on the disk; False if each must be synced by itself.
+        """
+        syncfs = syncfs_function()
+        if syncfs is None or self._fd < 0:
+            return False
+        for path in paths:
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_dev != self._device:
+                    return False
+        return syncfs(self._fd) == 0
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 @cache
@@ -51,7 +58,8 @@ def syncfs_function() -> Callable[[int], int] | None:
     """Return syncfs of the C library; None if it is missing, or does not report failures."""
     if kernel_version(os.uname().release) < REPORTS_SINCE:
         return None
-    return getattr(ctypes.CDLL(None), "syncfs", None)
+    function: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "syncfs", None)
+    return function
 
 
 def kernel_version(release: str) -> tuple[int, ...]:

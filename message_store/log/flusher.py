@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from message_store.descriptors import is_out_of_descriptors
 from message_store.log.commit_log import CommitLog
-from message_store.log.file_system_sync import sync_file_systems
 from message_store.queues.consume_queue import FileCache
 
 logger = logging.getLogger(__name__)
@@ -196,7 +195,7 @@ def sync_files(files: FileCache) -> None:
     """
     paths = files.take_dirty()
     try:
-        if len(paths) < MANY_FILES or not sync_file_systems(paths):
+        if len(paths) < MANY_FILES or not files.file_system.sync(paths):
             for path in paths:
                 _sync_file(path)
     except OSError:

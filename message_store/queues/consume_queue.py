@@ -24,6 +24,7 @@ from message_store.descriptors import is_out_of_descriptors
 from message_store.hooks import Dispatcher
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
+from message_store.log.file_system_sync import FileSystem
 from message_store.log.zeroing import restored_size, zero_range
 from message_store.queues.queue_sums import BLOCK_UNITS, QueueSums
 
@@ -47,6 +48,8 @@ class FileCache:
     Args:
         unreadable: Called with the path of a file that the disk cannot read.
         sums: Checksums of the files, None without any.
+    Attributes:
+        file_system: File system of the files.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class FileCache:
         sums: QueueSums | None = None,
     ) -> None:
         self._unreadable, self.sums = unreadable, sums
+        self.file_system = FileSystem()
         self._fds: OrderedDict[str, int] = OrderedDict()
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
@@ -142,6 +146,7 @@ class FileCache:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+        self.file_system.close()
 
 
 def _read_whole(fd: int, size: int, pos: int) -> bytes:

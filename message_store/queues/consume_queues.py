@@ -57,6 +57,7 @@ class QueueSet:
         self.lost.load()
         shutil.rmtree(self.removed, ignore_errors=True)  # left by a crash within a removal
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.files.file_system.open(self.directory)
         paths = [p for p in self.directory.iterdir() if is_directory(p) and is_topic_name(p.name)]
         for topic_path in sorted(paths):
             topic_index = self.topics.add(topic_path.name)
