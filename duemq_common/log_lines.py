@@ -38,18 +38,24 @@ class OneLineFormatter(logging.Formatter):
         return _LINE_FEED.join(f"  | {line}" for line in lines)
 
 
+_OWN: Final = frozenset(vars(logging.makeLogRecord({})))
+
+
 class JsonFormatter(logging.Formatter):
-    """Formatter of one JSON object per record: time, level, logger, message, and a traceback."""
+    """Formatter of one JSON object per record: time, level, logger, message, the fields of the
+    event (`extra`), and a traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as ASCII text in one line."""
         seconds, ms = divmod(int(record.created * 1_000), 1_000)
-        fields = {
+        fields: dict[str, object] = {
             "time": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage()[:MESSAGE_CHARS_MAX],
         }
+        fields |= {name: value for name, value in vars(record).items() if name not in _OWN}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)

@@ -69,7 +69,7 @@ def test_a_record_is_one_json_object() -> None:
         raise ValueError("a\nb")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "f", 1, "%s\n\u2028", ("é",), sys.exc_info())
-    record.created = 1.5
+    record.created, record.phase = 1.5, "scan"
     text = JsonFormatter().format(record)
     assert text.isascii()
     assert "\n" not in text
@@ -80,4 +80,5 @@ def test_a_record_is_one_json_object() -> None:
         "level": "ERROR",
         "logger": "x",
         "message": "é\n\u2028",
+        "phase": "scan",
     }
