@@ -62,7 +62,7 @@ class RandomStore:
             "cancels": None,
             "properties_hash": self.random.choice([7] * 12 + [8]),
             "head_hash": self.random.choice([5] * 20 + [6]),
-            "other_time": self.chance(0.03) if topic == SCHEDULE_TOPIC else None,
+            "other_time": self.chance(0.1) if topic == SCHEDULE_TOPIC else None,
             "queued": self.random.choice([None] * 5 + [True] * 21 + [False] * 5),
         } | more
         self.messages.append(made)
