@@ -45,8 +45,8 @@ def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_jso
         ledger_row = LedgerRow.begin(request, ledger, clock=clock, salt=os.urandom(2), warn=warn)
     with could_not_run(ledger_row.failed):
         check_request(request)
-        compared = request.comparison is not None
-        master = with_engine(master, request.stores, spark_requested=compared)
+        compared = request.comparison is not None and request.comparison.needs_spark
+        master = with_engine(master, request.stores, spark_requested=compared, brief=request.brief)
         summary = in_spark(
             master, "audit", lambda spark: run_audit(spark, request, clock), shown=not as_json
         )

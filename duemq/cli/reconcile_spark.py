@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
 from duemq_common.errors import DueMQError
+from duemq_common.log_lines import JsonFormatter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S: Final = 0.2
+PHASES_LOG: Final = "spark_reconciliation.jobs.phases"
 
 
 @contextmanager
@@ -51,12 +55,17 @@ def could_not_run(
 
 
 def with_engine(
-    master: SparkMaster, stores: Sequence[str], *, spark_requested: bool = False
+    master: SparkMaster,
+    stores: Sequence[str],
+    *,
+    spark_requested: bool = False,
+    brief: bool = False,
 ) -> SparkMaster:
     """Return the master with the engine that the stores decide about.
 
     Args:
         spark_requested: Whether the command is one that only Spark can run.
+        brief: Whether it is an audit that returns only counts and findings.
     Raises:
         UsageError: The requested engine is not possible, or Java is missing.
     """
@@ -64,7 +73,7 @@ def with_engine(
     from spark_reconciliation.spark.requirements import find_java
 
     given = bool(master.connect or master.settings or spark_requested)
-    engine = choose_engine(master.engine, stores, spark_requested=given)
+    engine = choose_engine(master.engine, stores, spark_requested=given, brief=brief)
     if engine == SPARK_ENGINE and not master.connect:
         find_java()
     return replace(master, engine=engine)
@@ -73,8 +82,9 @@ def with_engine(
 def in_spark(
     master: SparkMaster, name: str, work: Callable[[SparkSession], T], *, shown: bool
 ) -> T:
-    """Return the result of `work`, with a progress line on standard error.
+    """Return the result of `work`, with progress on standard error.
 
+    That is a line on a terminal if `shown`, else a JSON object at the end of each phase.
     Spark stops at the exit of the process: that takes a second, and the result is printed before.
     """
     from spark_reconciliation.engine import use_engine_of
@@ -83,7 +93,7 @@ def in_spark(
     from spark_reconciliation.spark.master import session_at
 
     start = "starting" if master.engine == LOCAL_ENGINE else "starting Spark"
-    with _StageProgress(shown=shown) as progress:
+    with _StageProgress(shown=shown) as progress, nullcontext() if shown else _phase_events():
         spark = progress.run(start, lambda: session_at(master))
         atexit.register(_stop, spark)
 
@@ -92,6 +102,21 @@ def in_spark(
                 return work(spark)
 
         return progress.run(name, run, spark, Phases())
+
+
+@contextmanager
+def _phase_events() -> Iterator[None]:
+    """Print the end of each phase as a JSON object to standard error."""
+    events, handler = logging.getLogger(PHASES_LOG), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    level = events.level
+    events.addHandler(handler)
+    events.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        events.removeHandler(handler)
+        events.setLevel(level)
 
 
 def _stop(spark: SparkSession) -> None:

@@ -38,10 +38,16 @@ LATE_MS: Final = 1 << 60  # lateness of a delivery whose due time is unknown to 
 
 @dataclass(frozen=True, slots=True)
 class Tallies:
-    """Table `tallies` of the audited stores, and its number of buckets."""
+    """Table `tallies` of the audited stores.
+
+    Attributes:
+        buckets: Number of its buckets.
+        as_of_ms: Present time of each store; empty: unknown.
+    """
 
     frame: DataFrame
     buckets: int
+    as_of_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,8 @@ def added_up(survey: AuditSurvey, tallies: Tallies) -> DataFrame:
             keys.mapInArrow(partial(touch, count=tallies.buckets), dealt.schema)
         )
     together = dealt.repartition(tallies.buckets, "bucket")
-    return together.mapInArrow(partial(add_up, late_ms=survey.config.late_ms), SUMS)
+    add = partial(add_up, late_ms=survey.config.late_ms, as_of_ms=tallies.as_of_ms)
+    return together.mapInArrow(add, SUMS)
 
 
 def aggregated_histories(sums: DataFrame) -> DataFrame:

@@ -14,7 +14,7 @@ others are returned one by one. `aggregated_audit` defines the meaning of the su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -77,6 +77,8 @@ PAIR: Final = (1 << SENT) + 1
 REMOVED_ONLY: Final = ~(REMOVED_MASK << REMOVED)
 FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
 """Bits that have no meaning once a message is delivered."""
+PENDING_FLAGS: Final = (1 << LEVEL) | (1 << KNOWN)
+"""Bits that a pending message may have whose owner has not passed it."""
 
 
 def pack(column: Callable[[str], pa.Array]) -> Numbers:
@@ -158,11 +160,14 @@ def touch(batches: Iterable[pa.RecordBatch], *, count: int) -> Iterator[pa.Recor
         yield by_bucket(packed, count)
 
 
-def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.RecordBatch]:
+def add_up(
+    batches: Iterable[pa.RecordBatch], *, late_ms: int, as_of_ms: Sequence[int] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield SUMS of whole buckets.
 
     Args:
         late_ms: Maximum lateness of a pair that is only counted.
+        as_of_ms: Present time of each store; empty: no pending message is only counted.
     """
     pieces = [
         np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
@@ -183,9 +188,14 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
     removed = (rows[:, 1] & REMOVED_ONLY == 0) & (rows[:, 1] != 0)
-    rows = np.concatenate(
-        [rows[~fine & ~removed], _counted(rows[fine]), _counted_removed(rows[removed])]
-    )
+    counted = [_counted(rows[fine]), _counted_by_store(rows[removed], 1 << REMOVED)]
+    others = ~fine & ~removed
+    if as_of_ms:  # the rules find any of these pending, and need one to do so
+        present_ms = np.array(as_of_ms)[rows[:, 0] >> STORE_BITS]
+        pending = (rows[:, 1] & ~PENDING_FLAGS == 1) & (late_ms - rows[:, 4] >= present_ms)
+        counted.append(_counted_by_store(rows[pending]))
+        others &= ~pending
+    rows = np.concatenate([rows[others], *counted])
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 
@@ -198,11 +208,13 @@ def _counted(rows: Numbers) -> Numbers:
     return newest
 
 
-def _counted_removed(rows: Numbers) -> Numbers:
-    """Return one row for each store among (n, 6) sums of records that were removed."""
+def _counted_by_store(rows: Numbers, tally: int | None = None) -> Numbers:
+    """Return one row for each store among (n, 6) sums, with a tally."""
     _, position, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
     sums = rows[position]
-    sums[:, 1], sums[:, 5] = 1 << REMOVED, count
+    sums[:, 5] = count
+    if tally is not None:
+        sums[:, 1] = tally
     return sums
 
 

@@ -109,9 +109,13 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
     inside = (places >= plan.min) & (places < plan.end)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
-    for entry in plan.files:
-        base = int(entry.name)
-        indexes = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
+    bases = np.array([int(entry.name) for entry in plan.files], np.int64)
+    numbers = np.searchsorted(bases, places, "right") - 1
+    for number in np.unique(numbers[inside]).tolist():
+        entry = plan.files[number]
+        indexes = np.flatnonzero(
+            inside & (numbers == number) & (places < bases[number] + entry.size)
+        )
         if indexes.size:
             segment = ScanSegment.whole(part.root, entry, plan.end)
             wrong[indexes] = ~_matching_units(about, segment, rows[indexes])

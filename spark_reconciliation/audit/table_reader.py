@@ -124,9 +124,8 @@ class TableReader:
         if options.table == "cursors":
             parts.append(ScanPart(cursors=(root,)))
         if options.table == "stores":
-            last_ms = max(plan.last_ms, store.progress.read_ms or 0)
             facts = {"store_id": number, "store": root.url, "log_min": plan.min}
-            facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
+            facts |= {"log_end": plan.end, "last_ms": store.last_ms, "log_ms": plan.last_ms}
             parts.append(ScanPart(rows=(facts,)))
         if findings and options.table in ("findings", "messages"):
             parts.append(ScanPart(findings=tuple(findings), progress=progress))

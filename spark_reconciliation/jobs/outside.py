@@ -38,6 +38,15 @@ class TableComparison:
     received: OutsideTable | None = None
     tolerance_ms: int = 0
 
+    @property
+    def needs_spark(self) -> bool:
+        """Whether the local engine cannot read a table.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        return any(table.needs_spark for table in (self.sent, self.received) if table is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class ProofSummary:

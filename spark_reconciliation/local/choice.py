@@ -16,16 +16,19 @@ LOCAL_ENGINE: Final = "local"
 SPARK_ENGINE: Final = "spark"
 ENGINES: Final = (AUTO_ENGINE, LOCAL_ENGINE, SPARK_ENGINE)
 LOCAL_BYTES_MAX: Final = 512 << 20
-"""Maximum bytes of the logs that the local engine reads; their tables take about twice as much."""
+"""Maximum bytes of the logs whose tables are in memory; these take about twice as much."""
 PACKAGES: Final = ("duckdb", "pyarrow", "fsspec")
 
 
-def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) -> str:
+def choose_engine(
+    engine: str, stores: Sequence[str], *, spark_requested: bool, brief: bool = False
+) -> str:
     """Return LOCAL_ENGINE or SPARK_ENGINE.
 
     Args:
         engine: One of ENGINES.
         spark_requested: Whether the command needs Spark: a server, settings, tables.
+        brief: Whether only counts and findings are requested: of stores of any size.
     Raises:
         UsageError: The local engine is requested, and its packages are missing, the stores are too
             large, or Spark is requested as well.
@@ -33,12 +36,12 @@ def choose_engine(engine: str, stores: Sequence[str], *, spark_requested: bool) 
     if engine == SPARK_ENGINE:
         return SPARK_ENGINE
     missing = [name for name in PACKAGES if find_spec(name) is None]
-    size = log_bytes(stores)
+    size = 0 if brief else log_bytes(stores)
     if engine == AUTO_ENGINE:
         small = not spark_requested and not missing and size <= LOCAL_BYTES_MAX
         return LOCAL_ENGINE if small else SPARK_ENGINE
     if spark_requested:
-        text = "--connect, --conf, --sent and --received need Spark"
+        text = "--connect, --conf, tables of databases and large tables need Spark"
         raise UsageError(f"{text}: omit --engine local")
     if missing:
         names = " and ".join(missing)

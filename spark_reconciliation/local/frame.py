@@ -6,9 +6,12 @@ expressions of one query. Tables at the leaves are Arrow tables, loaded when a q
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
@@ -16,6 +19,7 @@ import pyarrow as pa
 
 from spark_reconciliation.local.column import SqlColumn, column_of, columns_of, quoted
 from spark_reconciliation.local.parquet_folders import ParquetFolders
+from spark_reconciliation.local.streams import Batches, Change, StreamedRows, split
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -35,9 +39,11 @@ WITHOUT_RIGHT: Final = {"left_anti": "ANTI JOIN", "left_semi": "SEMI JOIN"}
 SETTINGS: Final = {
     "TimeZone": "UTC",
     "default_null_order": "nulls_first_on_asc_last_on_desc",  # as in Spark
+    "memory_limit": "2GB",  # more is in temporary files; Arrow tables do not count
 }
 GROUP: Final = "group_key"
 Load = Callable[[], pa.Table]
+Stream = Callable[[], Batches]
 _numbers = count()
 
 
@@ -58,6 +64,8 @@ class DataFrame:
         names: Names of the columns.
         body: SELECT without its order, of `parents`.
         load: Returns the rows of a table; the body is not used then.
+        stream: Yields the rows of a table that is too large for memory, which DuckDB knows by the
+            name in `body`.
     """
 
     def __init__(
@@ -68,13 +76,16 @@ class DataFrame:
         parents: Sequence[DataFrame] = (),
         *,
         load: Load | None = None,
+        stream: Stream | None = None,
     ) -> None:
         self.sparkSession, self.columns = session, list(names)
-        self._name, self._load = f"frame_{next(_numbers)}", load
+        self._name, self._load, self._stream = f"frame_{next(_numbers)}", load, stream
         self._body, self._parents = body, tuple(parents)
         self._order = ""  # end of the SELECT
         self._limit: int | None = None
         self._table: pa.Table | None = None
+        self._partitions: tuple[str, int] | None = None
+        self._is_union = False
 
     # -- columns ----------------------------------------------------------------------------------
 
@@ -126,13 +137,21 @@ class DataFrame:
 
     def limit(self, rows: int) -> DataFrame:
         frame = DataFrame(self.sparkSession, self.columns, self._body, self._parents)
-        if self._load is not None or self._limit is not None:
+        if self._load is not None or self._stream is not None or self._limit is not None:
             frame = self._query("*")
         frame._order, frame._limit = self._order, rows
         return frame
 
-    def repartition(self, number: int, *columns: str) -> DataFrame:
-        return self
+    def repartition(self, number: int, column: str = "") -> DataFrame:
+        """Return the rows for a `mapInArrow` that is called for each value of a column.
+
+        Args:
+            number: Number of the values, from 0.
+            column: Column of integers; empty: any partitions will do.
+        """
+        frame = self._query("*")
+        frame._partitions = (column, number) if column else None
+        return frame
 
     # -- several frames ---------------------------------------------------------------------------
 
@@ -158,7 +177,9 @@ class DataFrame:
         names = [*self.columns, *(name for name in other.columns if name not in self.columns)]
         assert allowMissingColumns or len(names) == len(self.columns) == len(other.columns)
         halves = [f"SELECT {_filled(frame, names)} FROM {frame._name}" for frame in (self, other)]
-        return DataFrame(self.sparkSession, names, " UNION ALL ".join(halves), [self, other])
+        union = DataFrame(self.sparkSession, names, " UNION ALL ".join(halves), [self, other])
+        union._is_union = self.columns == other.columns
+        return union
 
     # -- groups -----------------------------------------------------------------------------------
 
@@ -168,21 +189,37 @@ class DataFrame:
     def agg(self, *columns: SqlColumn) -> DataFrame:
         return GroupedData(self, []).agg(*columns)
 
-    def mapInArrow(
-        self,
-        change: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
-        schema: str | pa.Schema,
-    ) -> DataFrame:
+    def mapInArrow(self, change: Change, schema: str | pa.Schema) -> DataFrame:
         fields = parse_schema(schema) if isinstance(schema, str) else schema
 
         def load() -> pa.Table:
-            return pa.Table.from_batches(list(change(iter(self.toArrow().to_batches()))), fields)
+            if self._partitions is None:
+                return pa.Table.from_batches(list(change(self._batches())), fields)
+            (source,), (column, number) = self._parents, self._partitions
+            threads = self.sparkSession.threads
+            made = split(source._batches(), column, number, change, threads)
+            return pa.Table.from_batches(list(made), fields)
 
         return DataFrame(self.sparkSession, fields.names, load=load)
+
+    def _batches(self) -> Batches:
+        """Yield the rows; those of streams, and of unions of these, are not kept in memory."""
+        if self._stream is not None and self._load is None:
+            yield from self._stream()
+        elif self._is_union and self._load is None:
+            for parent in self._parents:
+                yield from parent._batches()
+        else:
+            yield from self.toArrow().to_batches()
 
     @property
     def schema(self) -> pa.Schema:
         return self.limit(0).toArrow().schema
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """Names and Spark's types of the columns."""
+        return [(field.name, spark_type(field.type)) for field in self.schema]
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -293,6 +330,17 @@ def _filled(frame: DataFrame, names: Sequence[str]) -> str:
     )
 
 
+def spark_type(kind: pa.DataType) -> str:
+    """Return Spark's name of a type; that of Arrow for types without a meaning here."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_integer(kind):
+        return "bigint"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return "string" if pa.types.is_large_string(kind) else str(kind)
+
+
 def parse_schema(text: str) -> pa.Schema:
     """Return the schema of a text such as `store string, promised map<bigint, bigint>`."""
     fields = (field.partition(" ") for field in re.split(r", (?![^<]*>)", text))
@@ -305,22 +353,40 @@ class LocalSession:
     def __init__(self, *, cores: int = 0) -> None:
         import duckdb
 
+        self.threads = cores or len(os.sched_getaffinity(0))
         self._open = True
-        self._connection = duckdb.connect(config={"threads": cores} if cores else {})
+        self._connection = duckdb.connect(config={"threads": self.threads})
         for name, value in SETTINGS.items():
             self._connection.execute(f"SET {name} = '{value}'")
+        folder = Path(gettempdir()) / f"duemq-audit-{os.getpid()}"  # created when it is needed
+        self._connection.execute("SET temp_directory = ?", [str(folder)])
 
     def createDataFrame(self, rows: Sequence[Sequence[object]], schema: str) -> DataFrame:
         """Return rows as a frame."""
         fields = parse_schema(schema)
         columns = list(zip(*rows, strict=True)) or [()] * len(fields)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)]
-        table = pa.Table.from_arrays(arrays, schema=fields)
-        return DataFrame(self, fields.names, load=lambda: table)
+        return self.of_table(pa.Table.from_arrays(arrays, schema=fields))
 
-    def read(self, schema: pa.Schema, load: Load) -> DataFrame:
-        """Return a table that is loaded when a query needs it."""
-        return DataFrame(self, schema.names, load=load)
+    def of_table(self, table: pa.Table) -> DataFrame:
+        """Return the rows of a table."""
+        return DataFrame(self, table.column_names, load=lambda: table)
+
+    def read(self, schema: pa.Schema, batches: Stream, *, keep: bool) -> DataFrame:
+        """Return a table that is read when a query needs it.
+
+        Args:
+            keep: Whether its rows stay in memory; otherwise each query reads them again.
+        """
+        if keep:
+            return DataFrame(
+                self, schema.names, load=lambda: pa.Table.from_batches(list(batches()), schema)
+            )
+        name = f"stream_{next(_numbers)}"
+        self.register(name, StreamedRows(schema, batches))
+        frame = DataFrame(self, schema.names, f"SELECT * FROM {name}", stream=batches)
+        finalize(frame, self.unregister, name).atexit = False
+        return frame
 
     def relation(self, text: str) -> DuckDBPyRelation:
         """Return DuckDB's relation of a query; sums of integers have 64 bits, as in Spark."""
@@ -334,7 +400,7 @@ class LocalSession:
         )
         return relation.project(", ".join(columns))
 
-    def register(self, name: str, table: pa.Table) -> None:
+    def register(self, name: str, table: pa.Table | StreamedRows) -> None:
         """Let queries find a table by its name."""
         self._connection.register(name, table)
 

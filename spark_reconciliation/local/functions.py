@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from spark_reconciliation.local.frame import DataFrame
 
 DATE_FORMATS: Final = {"yyyy-MM-dd": "%Y-%m-%d"}
+REPEATED_MINUTES: Final = (60, 30)
+"""Time by which clocks are set back at the end of summer time."""
 Name = SqlColumn | str
 
 
@@ -226,4 +228,11 @@ def date_format(column: Name, form: str) -> SqlColumn:
 
 
 def to_utc_timestamp(column: Name, zone: str) -> SqlColumn:
-    return SqlColumn(f"timezone({literal(zone)}, CAST({columns_of([column])} AS TIMESTAMP))")
+    """Return the instant of a local time, of an hour that occurs twice the first, as Spark does."""
+    local, name = f"CAST({columns_of([column])} AS TIMESTAMP)", literal(zone)
+    last = f"timezone({name}, {local})"
+    earlier = (f"({last} - INTERVAL {minutes} MINUTE)" for minutes in REPEATED_MINUTES)
+    cases = " ".join(
+        f"WHEN timezone({name}, {instant}) = {local} THEN {instant}" for instant in earlier
+    )
+    return SqlColumn(f"CASE {cases} ELSE {last} END")

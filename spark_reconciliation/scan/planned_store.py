@@ -27,6 +27,11 @@ class Planned:
     progress: Progress
     unread: tuple[Finding, ...]
 
+    @property
+    def last_ms(self) -> int:
+        """Newest time of the store: of a record, or to which the timers have read."""
+        return max(self.plan.last_ms, self.progress.read_ms or 0)
+
 
 def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
     """Read the progress of levels and timers, then the end of the log; return the snapshot.

@@ -6,6 +6,8 @@
     jdbc:...#TABLE             table of a database; the JDBC driver must be on Spark's class path
     other paths and URLs       Parquet
 
+Only Spark reads databases, and files of more than `choice.LOCAL_BYTES_MAX`.
+
 Column names are mapped by `id=order_no,topic=channel,time=due_at`. A message is named by its unique
 id (`id`) or by one of its keys (`key`).
 """
@@ -20,6 +22,9 @@ from zoneinfo import available_timezones
 
 from duemq_common.errors import UsageError
 from spark_reconciliation.engine import F
+from spark_reconciliation.local import files
+from spark_reconciliation.local.choice import LOCAL_BYTES_MAX
+from spark_reconciliation.local.frame import LocalSession
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +34,7 @@ CSV: Final = (".csv", ".csv.gz")
 JSON_LINES: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 NAMES: Final = ("id", "key")
 FIELDS: Final = (*NAMES, "topic", "time")
+DATE: Final = r"^\d+-"  # DuckDB has words for some times
 OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
 NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,0\))$")
@@ -71,6 +77,15 @@ class OutsideTable:
         return cls(location, names, zone)
 
     @property
+    def needs_spark(self) -> bool:
+        """Whether the local engine cannot read the table.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        return self.location.startswith(JDBC) or files.file_bytes(self.location) > LOCAL_BYTES_MAX
+
+    @property
     def shown(self) -> str:
         """Location without passwords, for error texts."""
         return SECRET.sub(r"\1=***", self.location)
@@ -110,7 +125,7 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
     rows = frame.select(
         F.col(columns["topic"]).cast("string").alias("topic"),
         F.col(columns[name_field]).cast("string").alias("name"),
-        _time_ms(f"`{columns['time']}`", kind, table).alias("time_ms"),
+        _time_ms(columns["time"], kind, table).alias("time_ms"),
         F.when(F.trim(text) != "", text).alias("text"),
     )
     unnamed = F.coalesce(F.trim("name"), F.lit("")) == ""
@@ -153,12 +168,14 @@ def _load(spark: SparkSession, table: OutsideTable) -> DataFrame:
             raise UsageError(f"{table.shown} names no table: add #TABLE")
         options = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"}
         return spark.read.format("jdbc").options(**options).load()
-    path = location.rstrip("/")
+    path, kind = location.rstrip("/"), files.PARQUET
     if path.endswith(CSV):
-        return spark.read.csv(location, header=True)
-    if path.endswith(JSON_LINES):
-        return spark.read.json(location)
-    return spark.read.parquet(location)
+        kind = files.CSV
+    elif path.endswith(JSON_LINES):
+        kind = files.JSON_LINES
+    if isinstance(spark, LocalSession):
+        return spark.of_table(files.read_files(path, kind))
+    return spark.read.load(location, kind, header=True)
 
 
 def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
@@ -181,19 +198,20 @@ def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
     return columns
 
 
-def _time_ms(column: str, kind: str, table: OutsideTable) -> Column:
+def _time_ms(name: str, kind: str, table: OutsideTable) -> Column:
     """Return a time in ms since the epoch; null: not a time, or without offset and zone."""
+    column = F.col(name)
     if NUMBERS.match(kind):
-        return F.expr(f"try_cast({column} as bigint)")
+        return column.try_cast("bigint")
     if kind == "timestamp":
-        return F.unix_millis(F.col(column))
-    local = F.expr(f"try_cast({column} as timestamp_ntz)")
+        return F.unix_millis(column)
+    local = column.try_cast("timestamp_ntz")
     zoned = F.lit(None).cast("bigint")
     if table.zone:  # the session's zone is UTC
         zoned = F.unix_millis(F.to_utc_timestamp(local.cast("timestamp"), table.zone))
     if kind != "string":
         return zoned
-    text = F.trim(F.col(column))
-    instant = F.unix_millis(F.expr(f"try_cast({column} as timestamp)"))
-    number = F.expr(f"try_cast({column} as bigint)")
-    return F.when(text.rlike(r"^-?\d+$"), number).when(text.rlike(OFFSET), instant).otherwise(zoned)
+    text = F.trim(column)
+    instant, number = F.unix_millis(column.try_cast("timestamp")), column.try_cast("bigint")
+    dated = F.when(text.rlike(DATE), F.when(text.rlike(OFFSET), instant).otherwise(zoned))
+    return F.when(text.rlike(r"^-?\d+$"), number).otherwise(dated)

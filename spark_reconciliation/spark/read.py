@@ -11,8 +11,10 @@ from spark_reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.table_reader import ScanPart, TableReader
 from spark_reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
-from spark_reconciliation.jobs.phases import PLANNING, RULES, SCAN, current_phases
+from spark_reconciliation.jobs.phases import PLANNING, RULES, SCAN, Phases, current_phases
+from spark_reconciliation.local.choice import LOCAL_BYTES_MAX
 from spark_reconciliation.local.frame import LocalSession
+from spark_reconciliation.local.streams import in_threads
 from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from spark_reconciliation.scan.planned_store import Planned, plan_store
@@ -57,7 +59,9 @@ def read_table(
         stores = [plan_store(number, path) for number, path in enumerate(scan_options.paths)]
     if isinstance(spark, LocalSession):
         reader = TableReader(scan_options, names, stores)
-        return spark.read(arrow_schema(table, names), partial(_read_table, reader, table, names))
+        batches = partial(_batches, reader, spark.threads, current_phases())
+        keep = stores_bytes(stores) <= LOCAL_BYTES_MAX
+        return spark.read(arrow_schema(table, names), batches, keep=keep)
     if "partitionbytes" not in {key.lower() for key in options}:
         scan_options = replace(scan_options, partition_bytes=_piece_bytes(spark, stores))
     parts = TableReader(scan_options, names, stores).partitions()
@@ -70,19 +74,20 @@ def read_table(
     )
 
 
-def _read_table(reader: TableReader, table: str, columns: Sequence[str]) -> pa.Table:
-    """Read all parts of a table in this process."""
-    import pyarrow as pa
-
-    parts, phases = reader.partitions(), current_phases()
-    before = phases.name
+def _batches(reader: TableReader, threads: int, phases: Phases) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all parts of a table, read by threads of this process."""
+    parts, before = reader.partitions(), phases.name
     phases.begin(SCAN, sum(map(ScanPart.length, parts)))
-    batches: list[pa.RecordBatch] = []
-    for part in parts:
-        batches += reader.read(part)
+    results = in_threads(lambda part: list(reader.read(part)), parts, threads)
+    for part, batches in zip(parts, results, strict=True):
+        yield from batches
         phases.done += part.length()
     phases.begin(before)
-    return pa.Table.from_batches(batches, arrow_schema(table, columns))
+
+
+def stores_bytes(stores: Sequence[Planned]) -> int:
+    """Return the bytes of the logs of stores."""
+    return sum(store.plan.end - store.plan.min for store in stores)
 
 
 def _is_remote(spark: SparkSession) -> bool:
@@ -92,8 +97,9 @@ def _is_remote(spark: SparkSession) -> bool:
 
 def _cores(spark: SparkSession) -> int:
     """Return the number of tasks that run at a time."""
-    local = isinstance(spark, LocalSession)
-    return 1 if local else int(spark.sparkContext.defaultParallelism)
+    if isinstance(spark, LocalSession):
+        return spark.threads
+    return int(spark.sparkContext.defaultParallelism)
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
@@ -103,8 +109,7 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
     """
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
-    whole = sum(store.plan.end - store.plan.min for store in stores)
-    task_bytes = whole // (_cores(spark) * PIECES_PER_CORE)
+    task_bytes = stores_bytes(stores) // (_cores(spark) * PIECES_PER_CORE)
     return min(max(task_bytes, PARTITION_BYTES), PIECE_BYTES_MAX)
 
 
@@ -147,10 +152,12 @@ def survey_stores(
 
     phases.begin(SCAN)
     survey = take_survey(messages, queues, table("stores"), config)
-    sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
+    size = stores_bytes(planned or ())
     least = BUCKETS_REMOTE if planned is None else 2 * _cores(spark)
-    count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
-    return survey, Tallies(table("tallies", buckets=str(count)), count)
+    count = min(max(size // BUCKET_BYTES, least), BUCKETS_MAX)
+    given_ms = config.as_of_ms
+    as_of_ms = [store.last_ms if given_ms is None else given_ms for store in planned or ()]
+    return survey, Tallies(table("tallies", buckets=str(count)), count, tuple(as_of_ms))
 
 
 def audit_stores(

@@ -121,7 +121,8 @@ class AuditTables:
             pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
         )
         made = by_bucket(np.concatenate(packed), buckets)
-        return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
+        as_of_ms = tuple(store["last_ms"] for store in self.stores)
+        return Tallies(frame(spark, "tallies", made.to_pylist()), buckets, as_of_ms)
 
     def frames(self, spark: Any) -> tuple[Any, Any, DataFrame]:
         """Return the input of `audit`: readers of messages and queues, and stores."""

@@ -245,13 +245,22 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+def test_json_comes_with_an_event_for_each_phase() -> None:
+    ran = duemq("reconcile", "run", str(golden_store("apache-5.3.3-clean")), "--json")
+    assert (ran.returncode, json.loads(ran.stdout)["clean"]) == (0, True)
+    events = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert {event["phase"] for event in events} == {"planning", "scan", "rules"}
+    assert all(event["seconds"] >= 0 for event in events)
+
+
 @pytest.mark.extended
 @pytest.mark.spark
 def test_a_clean_store_of_apache(tmp_path: Path) -> None:
     page, store = tmp_path / "report.html", str(golden_store("apache-5.3.3-clean"))
     ran = duemq_process("reconcile", "run", store, "--json", "--report", str(page))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
+    events = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert {event["phase"] for event in events} == {"planning", "scan", "rules", "report"}
     found = json.loads(ran.stdout)
     assert found["verdicts"] == {"cancelled": 1, "pending": 62, "ok": 23}
     assert "Every promise was kept (86 messages)" in page.read_text()

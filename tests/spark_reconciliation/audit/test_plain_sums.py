@@ -71,8 +71,9 @@ def packed(*rows: Row) -> Any:
     return pack(lambda name: pa.array([row[name] for row in rows], ARROW[KINDS[name]]))
 
 
-def sums(*batches: pa.RecordBatch, late_ms: int = LATE_MS) -> list[Row]:
-    return [row for batch in add_up(batches, late_ms=late_ms) for row in batch.to_pylist()]
+def sums(*batches: pa.RecordBatch, as_of_ms: tuple[int, ...] = ()) -> list[Row]:
+    made = add_up(batches, late_ms=LATE_MS, as_of_ms=as_of_ms)
+    return [row for batch in made for row in batch.to_pylist()]
 
 
 def test_a_consistent_pair_is_counted() -> None:
@@ -124,6 +125,36 @@ def test_single_messages_are_reported_individually(rows: list[Row], keys: list[i
     found = sums(by_bucket(packed(*rows), 1))
     assert [row["key"] for row in found] == keys
     assert all(row["weight"] == 1 for row in found)
+
+
+NOT_PASSED: Final = HELD | {"passed": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        ({}, True),
+        ({"passed": None}, True),
+        ({"role": Role.LEVEL, "unit_ms": NOW_MS}, True),
+        ({"due_ms": NOW_MS - LATE_MS}, True),
+        ({"due_ms": NOW_MS - LATE_MS - 1}, False),  # overdue
+        ({"passed": 1}, False),  # lost
+        ({"damage": "body-crc"}, False),
+        ({"due_ms": None}, False),
+        ({"other_time": True}, False),
+        ({"queued": False}, False),
+    ],
+)
+def test_pending_messages_are_counted_unless_a_rule_may_hold(change: Row, counted: bool) -> None:
+    others = [NOT_PASSED | {"phys_offset": offset} for offset in (300, 500)]
+    elsewhere = NOT_PASSED | {"store_id": 1}
+    rows = sums(
+        by_bucket(packed(NOT_PASSED | change, *others, elsewhere), 1),
+        as_of_ms=(NOW_MS, NOW_MS + 99),
+    )
+    weights = [row["weight"] for row in rows]
+    assert sorted(weights) == ([1, 3] if counted else [1, 1, 2]), "the other store is overdue"
+    assert all(row["tally"] & 0xFF == 1 for row in rows)
 
 
 def test_flags() -> None:

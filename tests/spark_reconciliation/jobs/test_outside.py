@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from pyarrow import parquet
 
 from duemq_common.clock import Clock, FakeClock
 from duemq_common.errors import UsageError
@@ -23,13 +24,14 @@ from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.spark.master import parse_settings
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
 from spark_reconciliation.spark.session import spark_defaults
+from tests.spark_reconciliation.conftest import ON_SPARK, session_of_each
 from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.support.commands import duemq
 from tests.support.extended import extended
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
 
-pytestmark = pytest.mark.spark
+engine = session_of_each(ON_SPARK, "local")
 MESSAGES, HOUR_MS = 120, 3_600_000
 LEVEL, LEVEL_MS = 4, 60_000
 Row = dict[str, Any]
@@ -155,7 +157,7 @@ def local(ms: int) -> str:
     ],
 )
 def test_each_message_has_the_outcome_that_was_planted(
-    spark: Any, made: Campaign, tmp_path: Path, name: str, time: Any, columns: str, zone: str
+    engine: Any, made: Campaign, tmp_path: Path, name: str, time: Any, columns: str, zone: str
 ) -> None:
     sent = write_table(tmp_path / f"sent-{name}", made.sent, time)
     received = write_table(tmp_path / f"received-{name}", made.received, time)
@@ -168,10 +170,10 @@ def test_each_message_has_the_outcome_that_was_planted(
             tolerance_ms=1_000,
         ),
     )
-    summary = run_audit(spark, request, FakeClock())
+    summary = run_audit(engine, request, FakeClock())
     by_key = "key" in columns
     for table, expected in (("sent", made.outcomes), ("received", made.consumed)):
-        rows = spark.read.parquet(f"{tmp_path}/out-{table}").collect()
+        rows = parquet.read_table(f"{tmp_path}/out-{table}").to_pylist()
         outcomes = {(row["topic"], row["name"]): row["outcome"] for row in rows}
         if by_key:  # messages that no table names have two keys each
             expected = {(topic, key_of(name)): text for (topic, name), text in expected.items()}
@@ -207,30 +209,32 @@ def test_an_audit_is_clean_if_the_names_agree_with_the_tables() -> None:
         ("order,topic,time\nA,T,1", "", "no column for id=id"),
         ("id,topic,time\nA,T,1700000000", "", "end in 1973: give ms since the epoch"),
         ("id,topic,time\nA,T,2026-01-01T00:00:00", "", "give --zone"),
+        ("id,topic,time\nA,T,infinity", "", "1 rows have another time"),
         ("id,topic,time\nA,T,soon\nB,T,2026-01-01T00:00:00Z", "", "1 rows have another time"),
         ("id,topic,time\n,T,2026-01-01T00:00:00Z", "", "1 rows lack a value of id and topic"),
         ("id,topic,time\nA,,2026-01-01T00:00:00Z", "", "1 rows lack a value"),
     ],
 )
 def test_an_unusable_table_is_named_with_its_rows(
-    spark: Any, tmp_path: Path, text: str, columns: str, reason: str
+    engine: Any, tmp_path: Path, text: str, columns: str, reason: str
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(UsageError, match=reason) as raised:
-        read_outside(spark, OutsideTable.parse(str(path), columns, ""))
+        read_outside(engine, OutsideTable.parse(str(path), columns, ""))
     assert str(path) in str(raised.value)
 
 
-def test_rows_without_a_time_are_skipped_and_counted(spark: Any, tmp_path: Path) -> None:
+def test_rows_without_a_time_are_skipped_and_counted(engine: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,topic,time\nA,T,\nB,T,2026-01-01T00:00:00+02:00\n")
-    rows = read_outside(spark, OutsideTable(str(path)))
+    rows = read_outside(engine, OutsideTable(str(path)))
     [row] = rows.frame.collect()
     assert (rows.skipped, row["name"]) == (1, "B")
     assert row["time_ms"] == 1_767_218_400_000
 
 
+@pytest.mark.spark
 def test_a_table_of_a_database_is_read_with_the_given_zone(spark: Any, tmp_path: Path) -> None:
     """Derby's driver is part of Spark. A time in a column without a zone is local."""
     url = f"jdbc:derby:{tmp_path / 'db'}"
@@ -280,6 +284,7 @@ def test_errors_do_not_show_passwords() -> None:
     assert "s3cret" not in table.shown
 
 
+@pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
 def test_the_command_requests_a_comparison_and_prints_it(
     made: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,8 @@ def test_auto_takes_spark_for_large_stores_and_requests_of_spark(
     assert choose_engine("auto", [store], spark_requested=False) == "spark"
     with pytest.raises(UsageError, match="omit --engine local, to use Spark"):
         choose_engine("local", [store], spark_requested=False)
+    for engine in ("auto", "local"):
+        assert choose_engine(engine, [store], spark_requested=False, brief=True) == "local"
 
 
 def test_local_refuses_settings_of_spark(store: str) -> None:

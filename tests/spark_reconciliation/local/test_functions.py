@@ -133,3 +133,16 @@ def test_frames(engine: Any, rows: Any) -> None:
     kept = rows.withColumn("key", F.col("key") + 1).persist()
     assert values(kept, "key") == [2, 2, 3, 3, 4]
     kept.unpersist()
+
+
+def test_of_an_hour_that_occurs_twice_the_first_is_taken(engine: Any) -> None:
+    times = {
+        "2026-10-25 02:30:00": 1_792_888_200_000,
+        "2026-10-25 03:00:00": 1_792_893_600_000,
+        "2026-03-29 02:30:00": 1_774_747_800_000,  # does not exist
+        "2026-07-01 12:00:00": 1_782_900_000_000,
+    }
+    frame = engine.createDataFrame(list(times.items()), "t string, ms bigint")
+    local = F.col("t").try_cast("timestamp_ntz").cast("timestamp")
+    made = frame.withColumn("it", F.unix_millis(F.to_utc_timestamp(local, "Europe/Berlin")))
+    assert [row["it"] - row["ms"] for row in made.collect()] == [0] * len(times)
