@@ -126,6 +126,9 @@ class StepFiles:
         for file in self._files.values():
             file.close()
         self._files = {}
+        if self._numbers:
+            folders = {self._staging / table / f"{DAY}={day}" for table, day in self._numbers}
+            sync_folders(folders, self._staging.parent)
 
 
 def staged_files(out: Path) -> list[Path]:
@@ -166,9 +169,17 @@ def publish(out: Path, index: int, dropped: Iterable[int]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(staging_of(out) / path, target)
         folders.add(target.parent)
-    for folder in folders:
-        sync_folder(folder)
+    sync_folders(folders, out)
     clear_staging(out)
+
+
+def sync_folders(folders: Iterable[Path], top: Path) -> None:
+    """Write the names in folders to the disk, and their own names in the folders up to `top`."""
+    names = set(folders)
+    for folder in tuple(names):
+        names.update(each for each in folder.parents if each == top or top in each.parents)
+    for folder in sorted(names, reverse=True):  # files before the folders that name them
+        sync_folder(folder)
 
 
 def clear_staging(out: Path) -> None:
