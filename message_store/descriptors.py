@@ -14,7 +14,9 @@ import errno
 import resource
 from typing import Final
 
-HEADROOM_MAX: Final = 1_024  # for files: more than the cache of queue files opens
+HEADROOM_MIN: Final = 1_024  # for files, unless that is more than half of the limit
+HEADROOM_MAX: Final = 16_384
+QUEUE_FILES_MIN: Final = 768
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -37,7 +39,12 @@ def raise_descriptor_limit() -> int:
 
 def headroom(limit: int) -> int:
     """Return the number of descriptors out of `limit` that are reserved for files."""
-    return min(HEADROOM_MAX, limit // 2)
+    return min(max(HEADROOM_MIN, min(limit // 4, HEADROOM_MAX)), limit // 2)
+
+
+def queue_files_max(limit: int) -> int:
+    """Return the number of queue files that may stay open with `limit` descriptors."""
+    return max(QUEUE_FILES_MIN, headroom(limit) * 3 // 4)
 
 
 def connections_end(limit: int) -> int:

@@ -36,7 +36,7 @@ connections_max_option = partial(
     20_000,
     "connectionsMax",
     "Maximum open connections; further connections are closed at once. Also limited to half of "
-    "the process's file descriptors (1,024 fewer if the limit is high).",
+    "the process's file descriptors (of a high limit to three quarters, or to 16,384 fewer).",
     minimum=1,
     own=True,
 )

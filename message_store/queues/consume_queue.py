@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import is_directory
-from message_store.descriptors import is_out_of_descriptors
+from message_store.descriptors import QUEUE_FILES_MIN, is_out_of_descriptors
 from message_store.hooks import Dispatcher
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
@@ -35,7 +35,6 @@ LIGHT_QUEUES = "%LMQ%"  # Apache's light queues, whose units point at other queu
 # rocksdbCQDoubleWriteEnable is only a copy of the queues' files.
 ROCKSDB_TABLES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")  # in config
 ROCKSDB_FILE = "CURRENT"  # the file that each RocksDB directory has
-OPEN_FILES_MAX = 768
 LONG_MAX = (1 << 63) - 1
 UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward
 
@@ -54,10 +53,11 @@ class FileCache:
 
     def __init__(
         self,
+        count_max: int = QUEUE_FILES_MIN,
         unreadable: Callable[[str], None] = lambda path: None,
         sums: QueueSums | None = None,
     ) -> None:
-        self._unreadable, self.sums = unreadable, sums
+        self._count_max, self._unreadable, self.sums = count_max, unreadable, sums
         self.file_system = FileSystem()
         self._fds: OrderedDict[str, int] = OrderedDict()
         self._dirty: set[str] = set()
@@ -81,7 +81,7 @@ class FileCache:
             self._mark_names(os.path.dirname(path))
             fd = self._with_room(lambda: _create(path, create_bytes))
         self._fds[path] = fd
-        if len(self._fds) > OPEN_FILES_MAX:
+        if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
         return fd
 

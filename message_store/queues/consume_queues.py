@@ -13,6 +13,7 @@ import numpy as np
 
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import exists, is_directory
+from message_store.descriptors import descriptor_limit, queue_files_max
 from message_store.hooks import Dispatcher
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
@@ -41,7 +42,8 @@ class QueueSet:
         self._discarded: set[str] = set()  # slots of lost queues
         self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
         self.sums = QueueSums(directory, directory.parent / "sums" / directory.name)
-        self.files = FileCache(unreadable=self.lost.add, sums=self.sums)
+        open_max = queue_files_max(descriptor_limit())
+        self.files = FileCache(open_max, unreadable=self.lost.add, sums=self.sums)
         self._by_slot: list[ConsumeQueue] = []
         self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # cache of `find`
         self._counts = np.zeros(1024, np.int32)

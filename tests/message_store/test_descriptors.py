@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from message_store.descriptors import headroom
+from message_store.descriptors import QUEUE_FILES_MIN, headroom, queue_files_max
+from message_store.queues import consume_queues
 from message_store.queues.consume_queue import FileCache
+from message_store.queues.consume_queues import QueueSet
+from message_store.queues.deleted_topics import Deletions
+from message_store.queues.topic_table import TopicTable
 from message_store.store import SERVICE_NOT_AVAILABLE
 from tests.support.stores import open_store, put_one
 
@@ -49,6 +53,26 @@ def test_a_missing_descriptor_refuses_one_batch(
         assert int(put_one(store, "T", 0)["status"]) == 0
 
 
-@pytest.mark.parametrize(("limit", "left"), [(256, 128), (1_024, 512), (1 << 20, 1_024)])
-def test_half_of_few_descriptors_are_for_files(limit: int, left: int) -> None:
-    assert headroom(limit) == left
+@pytest.mark.parametrize(
+    ("limit", "left", "queue_files"),
+    [
+        (256, 128, 768),
+        (1_024, 512, 768),
+        (4_096, 1_024, 768),
+        (20_000, 5_000, 3_750),
+        (1 << 20, 16_384, 12_288),
+    ],
+)
+def test_part_of_the_descriptors_is_for_files(limit: int, left: int, queue_files: int) -> None:
+    assert (headroom(limit), queue_files_max(limit)) == (left, queue_files)
+
+
+def test_with_many_descriptors_many_queue_files_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_queues, "descriptor_limit", lambda: 1 << 16)
+    queues = QueueSet(tmp_path, 100, TopicTable(), Deletions(tmp_path / "deleted"))
+    paths = [f"{tmp_path}/{number}" for number in range(QUEUE_FILES_MIN + 2)]
+    opened = [queues.files.get(path, 100) for path in paths]
+    assert len(set(opened)) == len(paths), "none was closed for another one"
+    queues.close()
