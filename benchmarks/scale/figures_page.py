@@ -19,6 +19,7 @@ PAGE = TOP / "docs" / "reference" / "scale-figures.md"
 TITLES = {
     "fill": "fill",
     "disk": "disk",
+    "audit": "`duemq reconcile run`, broker stopped",
     "start": "memory and start",
     "put": "engine: put and deliver one timer",
     "trickle": "500 timers a second for a minute",
@@ -49,7 +50,8 @@ def filled(text: str) -> str:
     results = {
         size: json.loads((RESULTS / name).read_text()) for size, name in sorted(newest().items())
     }
-    return replaced(text, [_sources(results), *(_table(phase, results) for phase in TITLES)])
+    tables = (_table(phase, results) for phase in TITLES)
+    return replaced(text, [_sources(results), *filter(None, tables)])
 
 
 def _sources(results: dict[int, Results]) -> str:
@@ -69,9 +71,13 @@ def _sources(results: dict[int, Results]) -> str:
 
 
 def _table(phase: str, results: dict[int, Results]) -> str:
-    """Return the table of one phase: a row for each figure, a column for each size."""
+    """Return the table of one phase: a row for each figure, a column for each size; empty if it
+    was measured with no size.
+    """
     columns = {size: _figures(values, phase) for size, values in results.items()}
     columns = {size: figures for size, figures in columns.items() if figures}
+    if not columns:
+        return ""
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
     head = " | ".join(f"{size:,} pending" for size in columns)
     lines = [f"| {TITLES[phase]} | {head} |", "|---" * (len(columns) + 1) + "|"]

@@ -1,7 +1,8 @@
-"""Phases that measure a filled store with its broker running. Each says what it changes.
+"""Phases that measure a filled store, most with its broker running. Each says what it changes.
 
 | phase | leaves in the store |
 |---|---|
+| audit | nothing; no broker runs |
 | start | up to 200,000 more pending timers |
 | put | 300,000 delivered timers |
 | trickle | 30,000 delivered timers |
@@ -35,6 +36,7 @@ from benchmarks.loads.ready import start_s
 from benchmarks.loads.timer_engine import Engine, probe
 from benchmarks.loads.timers import spike as send_spike
 from benchmarks.loads.timers import trickled
+from benchmarks.scale.audit import audit
 from benchmarks.scale.filling import FAR_MS, WINDOW_EVERY_MS, WINDOW_MS
 from benchmarks.scale.scale_store import (
     LEVELS,
@@ -370,6 +372,7 @@ def _faults(name: str, received: dict[str, Any], sent: dict[str, Any]) -> Metric
 
 PHASES: dict[str, Callable[[ScaleStore], list[Metric]]] = {
     "disk": disk,
+    "audit": audit,
     "start": start,
     "put": put,
     "trickle": trickle,

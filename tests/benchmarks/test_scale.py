@@ -28,6 +28,8 @@ def test_all_phases_on_a_tiny_store(tmp_path: Path) -> None:
     assert values["scale-migrate/migrate, messages"] == PENDING
     assert values["scale-compact/copied"] > 0
     assert values["scale-cancel/not cancelled"] == 0
+    assert values["scale-audit/verdict pending"] == PENDING
+    assert values["scale-audit/findings listed"] == 0
     faults = {name: value for name, value in values.items() if "lost" in name}
     assert len(faults) == 5
     assert set(faults.values()) == {0}
