@@ -285,7 +285,7 @@ class Producer(ClientRole):
             if self._waiting:
                 self._wake_next()
         raise NotSent(
-            f"message {message.message_id} to topic {message.topic} was not stored in "
+            f"message {message.message_id} to topic {message.topic} was not confirmed in "
             f"{self._attempts} attempts: {last}",
             message.message_id,
         ) from last
