@@ -38,7 +38,7 @@ VIEWPORTS: tuple[tuple[int, Scheme, str], ...] = ((1_400, "light", "en"), (360, 
 async def prepared(broker: Broker) -> None:
     """Prepare something for every page."""
     await test_operating_pages.prepared(broker)
-    test_audit_pages.add_audit(broker)
+    test_audit_pages.add_audits(broker)
 
 
 @pytest.fixture(scope="module")
