@@ -76,6 +76,8 @@ def test_reports_fit_on_paper(browser: Browser, tmp_path: Path, report: Callable
     cut = """[...document.querySelectorAll('.card')]
         .filter(card => card.scrollWidth > card.clientWidth + 1).map(card => card.innerText)"""
     assert browser.evaluate(cut) == []
+    shown = "[...document.querySelectorAll('th')].every(one => one.checkVisibility())"
+    assert browser.evaluate(shown)
     hidden = """[...document.querySelectorAll('details td')]
         .filter(cell => !cell.checkVisibility({contentVisibilityAuto: true})).length"""
     assert browser.evaluate(hidden) == 0
