@@ -13,6 +13,8 @@ from typing import Final
 from duemq_common.config import Properties, options
 
 PREFIX: Final = "DUEMQ_"
+FROM_ENVIRONMENT: Final = "environment "
+"""Begin of the source of a key from a variable; the name of the variable follows."""
 OF_COMMANDS: Final = frozenset(
     {
         "DUEMQ_ACCESS_KEY",
@@ -70,5 +72,5 @@ def _merged(
             name = variable_of(item.key)
             if name in rest:
                 text = rest.pop(name)
-                properties = properties.merged({item.key: text}, f"environment {name}")
+                properties = properties.merged({item.key: text}, FROM_ENVIRONMENT + name)
     return properties, rest

@@ -21,6 +21,7 @@ from duemq.configuration.apache_keys import (
 )
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.controller_config import ControllerConfig
+from duemq.configuration.environment import FROM_ENVIRONMENT
 from duemq.configuration.exposure import listening_address
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
@@ -170,8 +171,13 @@ def known_keys(sections: Iterable[type]) -> set[str]:
 
 
 def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
-    """Return a log line for each unknown key, and one for all keys of Apache's without effect."""
-    keys = known_keys(sections)
+    """Return a log line for each unknown key, and one for all keys of Apache's without effect.
+
+    A key of another section is not unknown if it comes from the environment: an image sets the
+    variables of brokers for name servers as well.
+    """
+    elsewhere = {key for key in properties if properties.source(key).startswith(FROM_ENVIRONMENT)}
+    keys = known_keys(sections) | elsewhere
     lines = [str(key) for key in unknown_key_list(properties, keys)]
     idle = without_effect(properties, keys)
     if idle:
