@@ -32,6 +32,12 @@ PAGES = (
     "/configuration?shown=all&prefix=broker",
     "/operators",
 )
+BROKEN_CODES = """
+    [...document.querySelectorAll('td code')]
+        .filter(one => one.textContent.length <= 24)
+        .filter(one => one.offsetHeight > 1.9 * parseFloat(getComputedStyle(one).lineHeight))
+        .map(one => one.textContent)
+"""  # short ones in more than one line
 VIEWPORTS: tuple[tuple[int, Scheme, str], ...] = ((1_400, "light", "en"), (360, "dark", "zh"))
 
 
@@ -70,6 +76,7 @@ def test_pages_are_accessible_and_fit(
     for width in (360, 390, 1_400):
         browser.resize(width)
         assert browser.evaluate(FULL_WIDTH) <= width
+        assert browser.evaluate(BROKEN_CODES) == []
 
 
 def test_tables_and_commands_are_reached_with_the_keyboard(
