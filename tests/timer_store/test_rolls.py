@@ -66,6 +66,24 @@ def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.Monke
     rig.close()
 
 
+def test_a_far_timer_does_not_join_a_slot_that_is_loaded_in_parts(tmp_path: Path) -> None:
+    """Such a timer was staged until it was due; its unit was in a slot before the read time."""
+    rig = TimerRig(tmp_path, roll_window_slots=3, stage_records_max=5).open()
+    start_ms = rig.clock.now_ms()
+    for delay_ms in (2_500, 2_500, 2_500, 2_500, 12_000, 12_000):
+        rig.put(start_ms + delay_ms)
+    rig.advance(1_900)
+    assert rig.timers.position.part is not None
+    rig.put(start_ms + 11_400, body=b"far")
+    assert len(rig.timers.stage) == 4
+    rig.advance(5_000)
+    rig.close()  # checks that an Apache broker would find each pending timer
+    rig.open()
+    rig.advance(20_000)
+    assert rig.bodies() == [*[b"body"] * 4, b"far", *[b"body"] * 2]
+    rig.close()
+
+
 # The slot of the near timer is not delivered yet when the next slots are loaded, so the slots of
 # the rolled timers stay at or after the read time: the next process reads them again.
 NEAR_MS, FAR_MS, FAR_COUNT = 9_500, 50_500, 5

@@ -309,8 +309,10 @@ class EnqueueService:
     def _survey(self, fit: Rows) -> tuple[int, int, bool]:
         """Set the slots of rows; return what `kernels.enqueue.survey` returns."""
         position = self._position
+        # Timers that roll are not put into a slot whose rolls have begun.
+        begun_ms = self._precision_ms if position.part is not None else 0
         cursors = kernels.Cursors(
-            position.read_ms, position.staged_ms, self._window_ms, self._precision_ms
+            position.read_ms, position.staged_ms + begun_ms, self._window_ms, self._precision_ms
         )
         return kernels.survey(fit, cursors)
 
