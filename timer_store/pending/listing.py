@@ -1,20 +1,23 @@
 """List of pending timers in due order, page by page, without loading all of them.
 
-    lap 0    near stage, then the slots after it: timers that are due in their slot
-    lap k    the same slots again: timers that roll and are due k windows later
+    staged              staged + window      staged + 2 windows
+      |  s        slots      |                      |
+      |--+-------------------|--+-------------------|--+------------> due slot
+         due slots of slot s: s, s + window, s + 2 windows ...
 
-A timer that rolls is in slot T = due - k windows, so each lap is in due order, and so is the
-sequence of laps. A cursor is the last timer returned. Timers that are enqueued or delivered between
-two pages may or may not be listed; all others are returned once. (Timers that were rolled before
-timerRollWindowSlot was changed are listed by their current slot.)
+The due slot of a timer is the one in which it is due. A timer that rolls is whole windows before
+it, before and after each roll. The list visits the due slots in the order of time, and reads each
+one's timers from the slot that has them now. A cursor is a due slot and the last timer returned
+from it: rolls do not change either.
 
-A timer of lap k that rolls between two pages moves to lap k - 1, one window later: when lap k - 1
-is over, it would be missed. So a page of lap k begins with the slots one window, or several, after
-those that were staged since the page before:
+A turn is a visit of one window of due slots. It reads each slot once, so at its end the first due
+slot of all later timers is known, and the next turn begins there. When time passes the cursor, a
+new turn begins at the first slot that is not staged.
 
-    before    lap k:      cursor . . T . . . . . . .
-    now       lap k:      . . . . . staged . . . . .       T has rolled
-              lap k - 1:  cursor + window . . T + window . . staged + window
+Timers that are enqueued or delivered between two pages may or may not be listed; all others are
+returned once. (Exceptions are timers without a due time in their unit, and timers that were
+enqueued before timerRollWindowSlot was changed: they are listed by their current slot, and again
+if they roll between two pages.)
 
 One call reads a bounded number of units. It may return fewer timers than requested, even none, and
 a cursor to continue with. Records are read only for the timers of the page.
@@ -29,14 +32,14 @@ from msgspec import Struct
 
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
-from message_store.ranges import distinct, is_in
+from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.kernels import listing as kernels
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.chain_check import chain_error, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from timer_store.progress import is_after
+from timer_store.progress import Key, is_after
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -63,16 +66,17 @@ FOUND = np.dtype(
 
 
 class Cursor(NamedTuple):
-    """Position in a list: in a slot, after a timer (-1: before the first one).
+    """Position in a list: in a due slot, after a timer (-1: before the first one).
 
-    `next_lap` is the next lap that is known to have timers, 0 if there is none.
+    The turn began at `turn_ms`, 0 before the first one. `next_ms` is the first due slot after the
+    turn that is known to have timers, 0 if there is none.
     """
 
-    lap: int = 0
     slot_ms: int = 0
     due_ms: int = -1
     phys_offset: int = -1
-    next_lap: int = 0
+    turn_ms: int = 0
+    next_ms: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -114,11 +118,6 @@ class Query(Struct, frozen=True, kw_only=True):
     skip: int = 0
     limit: int = 20
     cursor: Cursor = BEGINNING
-
-    @property
-    def narrowed(self) -> bool:
-        """Whether the query has a time limit."""
-        return self.from_ms > 0 or self.to_ms < LONG_MAX
 
     def matches(self, rows: Rows) -> Mask:
         """Return which rows may match; rows without a due time match until the record is read."""
@@ -187,26 +186,28 @@ class Walk:
         self._units_max = LOOK_UNITS if units_max is None else units_max
         self._window_ms = timers.config.window_ms
         self._precision_ms = timers.config.precision_ms
+        wheel_ms = layout.WHEEL_SLOTS * self._precision_ms
+        self._wheel_end_ms = timers.position.staged_ms + wheel_ms
         self._at = query.cursor
         self._taken: list[Rows] = [np.empty(0, FOUND)]
         self._left = query.limit
         self._looked_at, self._size = 0, PART_ROWS_MIN // 2
-        self._rolled_ms = 0  # distance of the slots in hand from the slots before their rolls
+        self._later: Rows | None = None  # slots after the window, see `_with_later`
         self.skipped = 0
         self.next_cursor: Cursor | None = None
         self.damage: list[str] = []
 
     def run(self) -> Rows:
         """Return (n,) FOUND, in the order of the list."""
-        if self._at.lap == 0:
+        if self._at.slot_ms <= self._timers.position.staged_ms:
             self._take_staged()
         going = True
         while going and self._left and self._looked_at < self._units_max:
             slots = self._next_slots()
             if not slots.size:
-                going = self._next_lap()
-            elif slots.size == 1 and slots["num"][0] > TOGETHER_UNITS:
-                self._visit(int(slots["tick"][0]) * self._precision_ms - self._rolled_ms)
+                going = self._next_turn()
+            elif slots["num"].sum() > TOGETHER_UNITS:
+                self._visit(slots)
             else:
                 self._visit_many(slots)
         self.next_cursor = self._at if going else None
@@ -226,93 +227,141 @@ class Walk:
         self._take(rows)
 
     def _next_slots(self) -> Rows:
-        """Return the next slots of the walk: one large one, or several small ones."""
-        query, staged_ms = self._query, self._timers.position.staged_ms
-        to_ms = query.to_ms - self._at.lap * self._window_ms
-        while self._at.lap and self._at.slot_ms < min(staged_ms, to_ms):
-            first_ms = self._at.slot_ms
-            rolls = -((first_ms - staged_ms) // self._window_ms)
-            end_ms = min(to_ms, staged_ms - (rolls - 1) * self._window_ms)
-            self._rolled_ms = rolls * self._window_ms
-            slots = self._live_slots(first_ms + self._rolled_ms, end_ms + self._rolled_ms)
+        """Return the slots of the next due slots: of a large one, or of several small ones."""
+        staged_ms, window_ms = self._timers.position.staged_ms, self._window_ms
+        first_ms = max(self._query.from_ms - 1, staged_ms)
+        first_ms -= first_ms % self._precision_ms
+        if self._at.slot_ms < first_ms:
+            self._at = Cursor(first_ms, turn_ms=first_ms)
+        elif not self._at.turn_ms:
+            self._at = self._at._replace(turn_ms=first_ms)
+        end_ms = min(self._at.turn_ms + window_ms, self._query.to_ms)
+        while self._at.slot_ms < end_ms:
+            rolls = (self._at.slot_ms - staged_ms) // window_ms
+            window_end_ms = staged_ms + (rolls + 1) * window_ms
+            slots = self._live_slots(rolls, min(end_ms, window_end_ms))
             if slots.size:
                 return slots
-            self._at = self._at._replace(slot_ms=end_ms, due_ms=-1)
-        self._rolled_ms, position = 0, self._at
-        first_ms = position.slot_ms
-        first_ms = max(staged_ms, first_ms)
-        if position.lap == 0 and query.from_ms:
-            first_ms = max(first_ms, query.from_ms - 1)
-        end_ms = min(staged_ms + layout.WHEEL_SLOTS * self._precision_ms, to_ms)
-        return self._live_slots(first_ms, end_ms)
+            self._move_to(window_end_ms)
+        return NO_SLOTS
 
-    def _live_slots(self, first_ms: int, end_ms: int) -> Rows:
-        """Return the first slots with timers in [first_ms, end_ms) that are read in one step."""
-        wheel = self._timers.units.wheel
-        slots = next(wheel.live_parts(first_ms, end_ms, SLOTS_TOGETHER), NO_SLOTS)
+    def _live_slots(self, rolls: int, end_ms: int) -> Rows:
+        """Return the slots of the next due slots before `end_ms` that are read in one step."""
+        wheel, rolls_ms = self._timers.units.wheel, rolls * self._window_ms
+        span = self._at.slot_ms - rolls_ms, end_ms - rolls_ms
+        near = next(wheel.live_parts(*span, SLOTS_TOGETHER), NO_SLOTS)
+        slots = self._with_later(near, end_ms) if rolls else near
         units = np.cumsum(np.maximum(slots["num"], 0))
-        fits = int(np.searchsorted(units, self._count(TOGETHER_UNITS), "right"))
-        return slots[: max(fits, 1)]
+        fits = max(int(np.searchsorted(units, self._count(TOGETHER_UNITS), "right")), 1)
+        if slots is not near and fits < slots.size:  # read all slots of a due slot together
+            due_slots = self._due_slots(slots["tick"])
+            whole = int(np.searchsorted(due_slots, due_slots[fits]))
+            fits = whole or int(np.searchsorted(due_slots, due_slots[0], "right"))
+        return slots[:fits]
 
-    def _next_lap(self) -> bool:
-        """Continue in the next lap that has timers; return whether there is one."""
-        position = self._at
-        next_lap = 1 if position.lap == 0 and self._query.narrowed else position.next_lap
-        if next_lap <= position.lap:
+    def _with_later(self, slots: Rows, end_ms: int) -> Rows:
+        """Add the slots after the window that have timers of the same due slots.
+
+        The slot at the end of the window has timers while the first one is rolled in parts. Others
+        have some after an outage, or if timerRollWindowSlot was larger.
+        """
+        if self._later is None:
+            first_ms = self._timers.position.staged_ms + self._window_ms
+            self._later = self._timers.units.wheel.live(first_ms, self._wheel_end_ms)
+        due_slots = self._due_slots(self._later["tick"])
+        if slots.size == SLOTS_TOGETHER:
+            end_ms = int(self._due_slots(slots["tick"][-1:])[0]) + self._precision_ms
+        is_here = (due_slots < end_ms) & (self._later["tick"] * self._precision_ms <= due_slots)
+        if not is_here.any():
+            return slots
+        slots = np.concatenate([slots, self._later[is_here]])
+        return slots[np.argsort(self._due_slots(slots["tick"]), kind="stable")]
+
+    def _due_slots(self, ticks: Offsets) -> Offsets:
+        """Return the due slot, from the cursor on, in which each slot has its next timers."""
+        slot_ms, at_ms = ticks * self._precision_ms, self._at.slot_ms
+        return at_ms + (slot_ms - at_ms) % self._window_ms
+
+    def _next_turn(self) -> bool:
+        """Begin a turn at the first due slot that has timers; return whether there is one."""
+        end_ms = self._at.turn_ms + self._window_ms
+        if end_ms >= self._query.to_ms:
             return False
-        self._at = Cursor(next_lap, self._timers.position.staged_ms)
+        later_ms = self._timers.units.wheel.next_live(end_ms, self._wheel_end_ms) or LONG_MAX
+        next_ms = min(self._at.next_ms or LONG_MAX, later_ms)
+        if next_ms == LONG_MAX:
+            return False
+        self._at = Cursor(next_ms, turn_ms=next_ms)
         return True
+
+    def _move_to(self, slot_ms: int) -> None:
+        self._at = self._at._replace(slot_ms=slot_ms, due_ms=-1, phys_offset=-1)
 
     def _count(self, most: int) -> int:
         """Return the number of units to read next; begin with few if few are requested."""
         self._size = max(self._size * 2, self._query.skip - self.skipped + self._left)
         return min(self._size, most)
 
-    def _visit(self, slot_ms: int) -> None:
-        """Add the matching timers of the next part of a slot, which may have rolled."""
-        timers, present_ms = self._timers, slot_ms + self._rolled_ms
-        count, after = self._count(PART_ROWS), self._after(slot_ms)
-        part = timers.units.read_slot_part(
-            present_ms, count, after=after, skip=timers.settled_timers.offsets
-        )
-        self._looked_at += max(timers.units.wheel.num(present_ms), int(part.rows.size), 1)
-        if part.broken is not None:
-            self.damage.append(str(part.broken))
-        rows = part.rows[np.lexsort((part.rows["phys_offset"], part.rows["due_ms"]))]
-        laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
-        self._add_laps(laps)
-        here = _found(rows[laps == self._at.lap], staged=False)
-        here["slot_ms"] = slot_ms
+    def _visit(self, slots: Rows) -> None:
+        """Add the matching timers of the next part of a due slot."""
+        units, skip = self._timers.units, self._timers.settled_timers.offsets
+        due_slot_ms, count = int(self._due_slots(slots["tick"])[0]), self._count(PART_ROWS)
+        pieces, ends = [], list[Key]()
+        for slot_ms in (slots["tick"] * self._precision_ms).tolist():
+            after = self._after(slot_ms, due_slot_ms)
+            part = units.read_slot_part(slot_ms, count, after=after, skip=skip)
+            self._looked_at += max(units.wheel.num(slot_ms), int(part.rows.size), 1)
+            if part.broken is not None:
+                self.damage.append(str(part.broken))
+            if not part.complete:
+                ends.append((int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])))
+            pieces.append(_found(part.rows, staged=False))
+            pieces[-1]["slot_ms"] = slot_ms
+        rows = np.concatenate(pieces)
+        if ends:  # the slot that was read the least far limits the part
+            rows = rows[~is_after(rows, min(ends))]
+        here = self._in_due_slots(rows, np.full(rows.size, due_slot_ms))
         if not self._take(here[self._query.matches(here)]):
             return
-        position = self._at
-        if part.complete or not rows.size or bool((laps > position.lap).any()):
-            self._at = Cursor(
-                position.lap, slot_ms + self._precision_ms, next_lap=position.next_lap
-            )
+        if ends and here.size == rows.size:
+            self._at = Cursor(due_slot_ms, *min(ends), *self._at[3:])
         else:
-            last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
-            self._at = Cursor(position.lap, slot_ms, *last, position.next_lap)
+            self._move_to(due_slot_ms + self._precision_ms)
 
     def _visit_many(self, slots: Rows) -> None:
-        """Add the matching timers of whole slots, which may have rolled."""
+        """Add the matching timers of whole due slots."""
         rows = self.read(slots)
-        rows["slot_ms"] -= self._rolled_ms
-        slot_ms = rows["slot_ms"]
-        ticks_ms = slots["tick"] * self._precision_ms - self._rolled_ms
-        laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
-        self._add_laps(laps)
-        here = (laps == self._at.lap) & self._query.matches(rows)
-        for tick_ms in np.unique(ticks_ms[[0, -1]]).tolist():  # others are read in the next step
-            after = self._after(tick_ms)
-            if after is not None:
-                here &= is_after(rows, after) | (slot_ms != tick_ms)
-        if self._take(rows[here]):
-            end_ms = int(ticks_ms[-1]) + self._precision_ms
-            self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
+        due_slots = self._due_slots(slots["tick"])
+        for index in np.flatnonzero(due_slots == due_slots[0]).tolist():
+            slot_ms = int(slots["tick"][index]) * self._precision_ms
+            after = self._after(slot_ms, int(due_slots[0]))
+            if after is not None:  # others are whole
+                rows = rows[is_after(rows, after) | (rows["slot_ms"] != slot_ms)]
+        ticks = rows["slot_ms"] // self._precision_ms
+        here = self._in_due_slots(rows, self._due_slots(ticks))
+        if self._take(here[self._query.matches(here)]):
+            self._move_to(int(due_slots[-1]) + self._precision_ms)
+
+    def _in_due_slots(self, rows: Rows, visited: Offsets) -> Rows:
+        """Return the timers whose due slot is visited now, in order; record the next due slot.
+
+        Args:
+            rows: (n,) FOUND, whose `slot_ms` is their slot now.
+            visited: (n,) due slot that is visited in the slot of each row.
+        """
+        left_ms = np.maximum(rows["due_ms"] - 1 - rows["slot_ms"], 0)
+        due_slots = rows["slot_ms"] + left_ms // self._window_ms * self._window_ms
+        later = due_slots[due_slots > visited]
+        if later.size:
+            next_ms = min(self._at.next_ms or LONG_MAX, int(later.min()))
+            self._at = self._at._replace(next_ms=next_ms)
+        is_here = due_slots == visited
+        rows = rows[is_here]
+        rows["slot_ms"] = visited[is_here]
+        return without_duplicates(rows)
 
     def read(self, slots: Rows) -> Rows:
-        """Return the timers of some slots, (n,) FOUND, slot by slot in due order."""
+        """Return the timers of some slots, (n,) FOUND, in any order."""
         units, skip = self._timers.units, self._timers.settled_timers.offsets
         out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
         count = -1
@@ -330,26 +379,19 @@ class Walk:
         for cursor in cursors[cursors["fault"] != 0]:
             error = chain_error(units.log, int(cursor["pos"]), int(cursor["fault"]))
             self.damage.append(str(error))
-        return without_duplicates(out[:count])
+        return without_settled(out[:count])
 
-    def _after(self, slot_ms: int) -> tuple[int, int] | None:
-        """Return the timer of a slot after which the walk continues."""
+    def _after(self, slot_ms: int, due_slot_ms: int) -> Key | None:
+        """Return the timer of a slot after which the walk continues in a due slot."""
         start, position = self._at, self._timers.position
         reached = []
-        if start.slot_ms == slot_ms and start.due_ms >= 0:
+        if start.slot_ms == due_slot_ms and start.due_ms >= 0:
             reached.append((start.due_ms, start.phys_offset))
         if position.part is not None and slot_ms == position.staged_ms:
             reached.append(position.part)
-        if start.lap:
-            reached.append((slot_ms + start.lap * self._window_ms, LONG_MAX))
+        if slot_ms < due_slot_ms:
+            reached.append((due_slot_ms, LONG_MAX))
         return max(reached, default=None)
-
-    def _add_laps(self, laps: Offsets) -> None:
-        position = self._at
-        higher = laps[laps > position.lap]
-        if higher.size and not self._rolled_ms:  # else they are in this lap, and read later
-            next_lap = position.next_lap if position.next_lap > position.lap else LONG_MAX
-            self._at = position._replace(next_lap=min(next_lap, int(higher.min())))
 
     def _take(self, rows: Rows) -> bool:
         """Skip and add rows in order; return whether there is room for more."""
@@ -372,11 +414,23 @@ def _found(rows: Rows, *, staged: bool) -> Rows:
     return out
 
 
+def without_settled(rows: Rows) -> Rows:
+    """Return timers without those that have a settled unit in the same slot."""
+    is_settled = rows["due_ms"] < 0
+    if not is_settled.any():
+        return rows
+    order = np.lexsort((rows["phys_offset"], rows["slot_ms"]))
+    rows, is_settled = rows[order], is_settled[order]
+    numbers = np.cumsum(
+        (np.diff(rows["phys_offset"], prepend=-1) != 0)
+        | (np.diff(rows["slot_ms"], prepend=-1) != 0)
+    )
+    settled_numbers = np.unique(numbers[is_settled])
+    return np.asarray(rows[~is_among(numbers, settled_numbers)])
+
+
 def without_duplicates(rows: Rows) -> Rows:
-    """Return timers slot by slot in due order, without duplicate units and settled timers."""
-    settled = rows["due_ms"] < 0
-    if settled.any():
-        rows = rows[~settled & ~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
+    """Return timers slot by slot in due order, each once."""
     rows = rows[np.lexsort((rows["phys_offset"], rows["due_ms"], rows["slot_ms"]))]
     second = np.zeros(rows.size, np.bool_)
     second[1:] = rows["phys_offset"][1:] == rows["phys_offset"][:-1]
