@@ -23,6 +23,7 @@ from message_store.layout import MAGIC_BLANK, native_columns
 from spark_reconciliation.arrays import Bytes, Mask
 from spark_reconciliation.audit.late_units import any_pending
 from spark_reconciliation.audit.pointers import (
+    BLOCK_UNITS,
     POINTER,
     Pending,
     check_chains,
@@ -166,8 +167,10 @@ def _pointers(file_piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Fi
     if file_piece.kind == "timerlog":
         count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
         rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
-        pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
-        yield from check_units(about, part, rows, pos)
+        for low in range(0, rows.size, BLOCK_UNITS):
+            block = rows[low : low + BLOCK_UNITS]
+            pos = part.base + part.start + np.arange(low, low + block.size) * UNIT_BYTES
+            yield from check_units(about, part, block, pos)
     elif file_piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
         slots = native_columns(np.frombuffer(data, TIMER_SLOT))
         if slots["tick"].any():

@@ -39,6 +39,7 @@ WITHOUT_RIGHT: Final = {"left_anti": "ANTI JOIN", "left_semi": "SEMI JOIN"}
 SETTINGS: Final = {
     "TimeZone": "UTC",
     "default_null_order": "nulls_first_on_asc_last_on_desc",  # as in Spark
+    "disabled_optimizers": "join_order,build_side_probe_side",  # these take a stream for one row
     "memory_limit": "2GB",  # more is in temporary files; Arrow tables do not count
 }
 GROUP: Final = "group_key"

@@ -10,6 +10,8 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
+from spark_reconciliation.audit import file_checks
+from spark_reconciliation.audit.pointers import check_units
 from tests.migration.steps.test_drain import fill
 from tests.spark_reconciliation.test_bad_files import places, read
 from tests.support.migration_rig import MigrationRig
@@ -152,3 +154,21 @@ def test_a_slot_with_a_wrong_field(store: Path, field: str) -> None:
     else:
         slots["last_pos"][waits[3]] = slots["last_pos"][waits[5]]
     assert kinds(store) == {("timerwheel", "pointer")}
+
+
+def test_units_are_checked_in_blocks_of_a_fixed_size(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[int]()
+
+    def recorded(about: Any, part: Any, rows: Any, pos: Any) -> Any:
+        sizes.append(rows.size)
+        return check_units(about, part, rows, pos)
+
+    Units(store).pending(read_ms(store))[SAME + 7]["due_ms"] += 61_000
+    whole = places(store)
+    monkeypatch.setattr(file_checks, "check_units", recorded)
+    monkeypatch.setattr(file_checks, "BLOCK_UNITS", 7)
+    assert places(store) == whole != set()
+    assert max(sizes) == 7
+    assert sum(sizes) >= 20 + SAME

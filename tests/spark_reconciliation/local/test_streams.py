@@ -81,6 +81,23 @@ def test_streamed_rows_are_read_again_by_each_query() -> None:
     session.stop()
 
 
+@pytest.mark.parametrize("how", ["inner", "left_semi"])
+def test_a_join_keeps_no_rows_of_a_stream(how: str) -> None:
+    session, number_read = LocalSession(cores=2), 0
+
+    def many() -> Iterator[pa.RecordBatch]:
+        nonlocal number_read
+        while number_read < 1_000:
+            yield from batches()
+            number_read += 1
+
+    few = session.createDataFrame([(0, b"few"), (1, b"few")], "key int, other binary")
+    rows = session.read(SCHEMA, many, keep=False)
+    assert rows.join(few, "key", how).limit(1).count() == 1
+    assert number_read < 500, "a stream that is kept is read to its end first"
+    session.stop()
+
+
 @pytest.mark.parametrize("with_report", [False, True])
 def test_an_audit_that_streams_has_the_result_of_one_in_memory(
     with_report: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
