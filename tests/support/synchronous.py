@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from delayed_delivery.pending import HitQuery, PendingPiece
@@ -18,12 +18,13 @@ def finish(work: Coroutine[Any, Any, Any]) -> Any:
             return end.value
 
 
-def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine to its end, with an event loop only if it needs one."""
+def at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end; within an event loop, it must not wait for I/O."""
     try:
-        return finish(make())
-    except RuntimeError:  # it uses a thread
-        return asyncio.run(make())
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    return finish(work)
 
 
 class Synchronous:
@@ -33,10 +34,10 @@ class Synchronous:
         self._port = port
 
     def by_key(self, *args: Any, **kwargs: Any) -> Any:
-        return at_once(lambda: self._port.by_key(*args, **kwargs))
+        return at_once(self._port.by_key(*args, **kwargs))
 
     def by_offset(self, *args: Any, **kwargs: Any) -> Any:
-        return at_once(lambda: self._port.by_offset(*args, **kwargs))
+        return at_once(self._port.by_offset(*args, **kwargs))
 
     def pieces(self, topic: str, from_ms: int = 0, until_ms: int = 1 << 60) -> list[PendingPiece]:
         """Return the pieces of a search that have messages."""
