@@ -47,9 +47,10 @@ def candidates(due_ms: Times, read_ms: int, loaded_ms: int, window_ms: int) -> t
     the window that begins at `loaded_ms`, or one window later.
 
     Args:
-        loaded_ms: Slots before it are loaded, or were loaded by the last run.
+        loaded_ms: Slots before it are loaded, or were loaded by the last run; the slot at it may be
+            loaded in part.
     """
-    starts = (read_ms, loaded_ms) if loaded_ms - read_ms > window_ms else (read_ms,)
+    starts = (read_ms, loaded_ms) if loaded_ms - read_ms >= window_ms else (read_ms,)
     slots_ms: list[Times] = []
     for start_ms in starts:
         first = slot_times(due_ms, read_ms, start_ms, window_ms)
