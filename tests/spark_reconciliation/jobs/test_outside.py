@@ -19,6 +19,7 @@ from duemq_common.clock import Clock, FakeClock
 from duemq_common.errors import UsageError
 from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.summary import Summary
+from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.jobs.outside import ProofSummary, TableComparison
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.spark.master import parse_settings
@@ -241,13 +242,14 @@ def test_a_table_of_a_database_is_read_with_the_given_zone(spark: Any, tmp_path:
     time = "TIMESTAMP_NTZ'2026-07-01 12:00:00'"
     frame = spark.sql(f"SELECT 'A' AS id, 'T' AS topic, {time} AS due_at")
     frame.write.jdbc(f"{url};create=true", "outbox")
-    with pytest.raises(UsageError, match="give --zone"):
-        read_outside(spark, OutsideTable.parse(f"{url}#outbox", "time=due_at", ""))
-    table = OutsideTable.parse(f"{url}#outbox", "time=due_at", "Europe/Berlin")
-    [row] = read_outside(spark, table).frame.collect()
-    assert iso(row["time_ms"]) == "2026-07-01T10:00:00.000+00:00"
-    with pytest.raises(UsageError, match="names no table"):
-        read_outside(spark, OutsideTable(url))
+    with use_engine_of(spark):  # the file's other tests use the local engine
+        with pytest.raises(UsageError, match="give --zone"):
+            read_outside(spark, OutsideTable.parse(f"{url}#outbox", "time=due_at", ""))
+        table = OutsideTable.parse(f"{url}#outbox", "time=due_at", "Europe/Berlin")
+        [row] = read_outside(spark, table).frame.collect()
+        assert iso(row["time_ms"]) == "2026-07-01T10:00:00.000+00:00"
+        with pytest.raises(UsageError, match="names no table"):
+            read_outside(spark, OutsideTable(url))
 
 
 def test_settings_of_the_user_replace_those_of_the_package(
