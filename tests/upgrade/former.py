@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,10 @@ newest release."""
 
 
 def install_former(directory: Path) -> Path:
-    """Install the former version without dependencies; skip the test in a shallow clone."""
+    """Install the former version without dependencies, and compile its kernels.
+
+    Skip the test in a shallow clone.
+    """
     source, target = directory / "source", directory / "former"
     source.mkdir(parents=True)
     archive = subprocess.run(
@@ -30,7 +34,15 @@ def install_former(directory: Path) -> Path:
     pip = sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"
     options = "--no-deps", "--no-build-isolation", "--no-compile", "--target", target
     subprocess.run([*pip, *options, source], check=True)
+    # Otherwise the first requests wait for the compilation, which takes minutes on a busy machine.
+    warm = sys.executable, "-m", "duemq", "kernels", "warm"
+    subprocess.run(warm, env=os.environ | environment_of(target), cwd=directory, check=True)
     return target
+
+
+def environment_of(installed: Path) -> dict[str, str]:
+    """Return variables with which Python imports an installed version."""
+    return {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
 
 
 class Former(DueMQ):
@@ -44,4 +56,4 @@ class Former(DueMQ):
 
     def __init__(self, installed: Path, home: Path, store_dir: Path, keys: dict[str, str]) -> None:
         super().__init__(home, store_dir=store_dir, keys=keys)
-        self.env = {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+        self.env = environment_of(installed)
