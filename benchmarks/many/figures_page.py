@@ -92,8 +92,7 @@ def _source(name: str, results: Results) -> str:
     return (
         f"[Figures](../../benchmarks/results/{name}) of `{results['command']}` at commit "
         f"{about['commit']}: {about['cores']} cores of {about['cpu']}, {about['memory']}; other "
-        f"programs, the broker and the load together used "
-        f"{results['shared']['work of others, cores']} cores."
+        f"programs used {results['shared']['work of others, cores']} cores."
     )
 
 
