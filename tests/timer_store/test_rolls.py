@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.synchronous import Synchronous
-from tests.support.timer_rig import TimerRig
+from tests.support.timer_rig import TimerRig, pending_unit_records
 from tests.timer_store.test_model import CrashRig
 from timer_store.dequeue import dequeue_service
+from timer_store.layout import Rows
 from timer_store.pending.lookup import PendingTimers
 
 
@@ -46,6 +47,28 @@ def test_rolled_markers_of_decisions_change_no_count(rig: TimerRig, how: str, en
     rig.advance(20_000)
     assert sorted(rig.bodies()) == [b"%d" % n for n in range(2 if how == "cancel" else 0, 5)]
     assert rig.timers.counts.total == 0
+
+
+def test_a_roll_that_was_incomplete_continues(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due_ms = rig.clock.now_ms() + 25_000
+    rig.put_many([(due_ms, "T", 0, b"%d" % n) for n in range(5)])
+    rig.advance(100)
+    units = rig.timers.units
+    add, refusals = units.add, iter([True])
+
+    def add_two(rows: Rows, **times: int) -> int:
+        return add(rows[:2] if next(refusals, False) else rows, **times)
+
+    monkeypatch.setattr(units, "add", add_two)
+    rig.advance(6_000)
+    monkeypatch.undo()
+    assert next(refusals, None) is None
+    found = pending_unit_records(rig.timers)
+    assert sorted(set(found)) == sorted(found)
+    rig.advance(24_000)
+    assert sorted(rig.bodies()) == [b"%d" % n for n in range(5)]
 
 
 def test_a_turn_rolls_a_limited_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
