@@ -17,7 +17,8 @@ from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
 from timer_store import layout
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
-from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
+from timer_store.pending.listing import LIMIT_MAX, list_timers, next_due_ms
+from timer_store.pending.walk import LONG_MAX, Cursor, Query
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1

@@ -14,7 +14,8 @@ from tests.migration.steps.test_drain import fill, seen
 from tests.support.failing_disk import Disk
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
-from timer_store.pending.listing import Query, list_timers
+from timer_store.pending.listing import list_timers
+from timer_store.pending.walk import Query
 
 
 @pytest.fixture

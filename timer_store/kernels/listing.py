@@ -30,7 +30,7 @@ def collect_slots(
     Args:
         cursors: (n,) layout.CURSOR.
         skip: (n,) i8 ascending: records that count as settled.
-        out: (m,) listing.FOUND; settled timers have due_ms -1.
+        out: (m,) listed_rows.LISTED; settled timers have due_ms -1.
         count: Number of rows of `out` that are filled.
 
     Returns the number of filled rows afterwards, -1 if `out` is full.

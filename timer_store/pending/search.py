@@ -1,7 +1,7 @@
 """Search for pending timers by topic and due time, piece by piece, for bulk decisions.
 
     queue   timers that are not enqueued yet; a later piece may contain them again
-    wheel   near stage and slots, as a list walks them: `timer_store.pending.listing`
+    wheel   near stage and slots, as a list walks them: `timer_store.pending.walk`
 
 The queue comes first, since timers move from it to the wheel: a timer that is enqueued meanwhile is
 returned twice rather than not at all. A piece reads records only for its own messages.
@@ -16,7 +16,7 @@ import numpy as np
 from delayed_delivery.pending import HitQuery, PendingPiece
 from delayed_delivery.pending_search import piece_of
 from timer_store.layout import Rows
-from timer_store.pending.listing import Cursor, Query, Walk
+from timer_store.pending.walk import Cursor, Query, Walk
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tests.support.timer_rig import TimerRig
-from timer_store.pending import listing
-from timer_store.pending.listing import Cursor, Query, first_rows, list_timers, next_due_ms
+from timer_store.pending import walk
+from timer_store.pending.listed_rows import without_duplicates
+from timer_store.pending.listing import list_timers, next_due_ms
+from timer_store.pending.walk import Cursor, Query, Walk
 
 HOUR_MS = 3_600_000
 YEAR_S = 366 * 86_400
@@ -119,10 +121,10 @@ def test_skipped_pages(rig: TimerRig, horizon_ms: int) -> None:
 def test_a_slot_larger_than_a_part_and_than_the_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PART_ROWS", 50)
-    monkeypatch.setattr(listing, "PART_ROWS_MIN", 10)
-    monkeypatch.setattr(listing, "LOOK_UNITS", 300)
-    monkeypatch.setattr(listing, "TOGETHER_UNITS", 100)
+    monkeypatch.setattr(walk, "PART_ROWS", 50)
+    monkeypatch.setattr(walk, "PART_ROWS_MIN", 10)
+    monkeypatch.setattr(walk, "PAGE_UNITS", 300)
+    monkeypatch.setattr(walk, "TOGETHER_UNITS", 100)
     rig = TimerRig(tmp_path, stage_records_max=1_024).open()
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
     for first in range(0, 3_000, 500):
@@ -151,7 +153,7 @@ def test_reading_slots_together_or_one_by_one(rig: TimerRig, horizon_ms: int) ->
     put_random(rig, 200, horizon_ms)
     units = rig.timers.units
     slots = units.wheel.live(rig.timers.position.staged_ms)
-    together = listing.without_duplicates(listing.Walk(rig.timers, Query()).read(slots))
+    together = without_duplicates(Walk(rig.timers, Query()).read(slots))
     expected = [
         (int(tick), int(row["due_ms"]), int(row["phys_offset"]), int(row["topic_hash"]))
         for tick in slots["tick"]
@@ -182,18 +184,6 @@ def test_row_of_a_timer(rig: TimerRig) -> None:
 def test_illegal_cursors(text: str) -> None:
     with pytest.raises(ValueError, match=r"cursor|invalid literal"):
         Cursor.parse(text)
-
-
-def test_first_rows_equal_a_sort() -> None:
-    choose = np.random.default_rng(1)
-    for _ in range(300):
-        rows = np.zeros(choose.integers(1, 40), listing.FOUND)
-        rows["due_ms"] = choose.integers(1, 6, rows.size)
-        rows["phys_offset"] = choose.permutation(rows.size)
-        count = int(choose.integers(1, 45))
-        expected = sorted(zip(rows["due_ms"], rows["phys_offset"], strict=True))[:count]
-        found = first_rows(rows, count)
-        assert list(zip(found["due_ms"], found["phys_offset"], strict=True)) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.timer_rig import TimerRig
-from timer_store.pending import listing
+from timer_store.pending import walk
 from timer_store.pending.decisions import NOWHERE
-from timer_store.pending.listing import LONG_MAX, Cursor, Query, list_timers
+from timer_store.pending.listing import list_timers
+from timer_store.pending.walk import LONG_MAX, Cursor, Query
 
 WINDOW_MS = 3_000
 PAGES_MAX = 1_000
@@ -101,13 +102,13 @@ def small_parts() -> Any:
     """Read few units at a time, so that a few timers are many parts."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "LOOK_UNITS": 12,
+            "PAGE_UNITS": 12,
             "PART_ROWS": 3,
             "PART_ROWS_MIN": 2,
             "TOGETHER_UNITS": 6,
             "SLOTS_TOGETHER": 2,
         }.items():
-            patch.setattr(listing, name, value)
+            patch.setattr(walk, name, value)
         yield
 
 
