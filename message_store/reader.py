@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, UnitsRewritten
 from duemq_common.text import index_hash
 from message_store import layout
@@ -39,6 +41,7 @@ from message_store.recovery.log_identity import LastRecord, last_record
 from message_store.recovery.truncations import Truncations
 from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
+from message_store.write_gate import WriteGate
 
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
@@ -50,6 +53,10 @@ GatherKernels = tuple[Callable[..., tuple[int, int]], Callable[..., int]]
 class StoreReader:
     """The read side of a store."""
 
+    root: Path
+    clock: Clock
+    notice: Callable[[str], None]
+    gate: WriteGate
     topics: TopicTable
     log: CommitLog
     queues: QueueSet
@@ -82,6 +89,16 @@ class StoreReader:
             self.flusher.when_durable(offset, call)
         else:
             call()
+
+    @property
+    def durable_offset(self) -> int:
+        """Log offset up to which the log is on the disk."""
+        return self.flusher.durable
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used and free bytes of the disk that holds the commit log."""
+        return self.gate.disk_bytes
 
     @property
     def transfer_end(self) -> int:

@@ -389,11 +389,6 @@ class MessageStore(StoreReader):
         return self.gate.disk_used_ratio
 
     @property
-    def disk_bytes(self) -> tuple[int, int]:
-        """Used and free bytes of the disk that holds the commit log."""
-        return self.gate.disk_bytes
-
-    @property
     def last_record(self) -> int:
         """Log offset of the last record, -1 if the log is empty."""
         return self.appender.last_record
@@ -427,11 +422,6 @@ class MessageStore(StoreReader):
         erase(self.queues, self.detach_topic(name))
 
     # -- durability ---------------------------------------------------------------------------
-
-    @property
-    def durable_offset(self) -> int:
-        """Log offset up to which the log is on the disk."""
-        return self.flusher.durable
 
     def require_replicas(self) -> None:
         """Require replicas for `confirm_offset`, which begins at its value in the checkpoint.

@@ -75,9 +75,7 @@ class TimerState(Struct, kw_only=True):
         """Return the state of a store whose files are opened but not loaded."""
         root, precision_ms = Path(store.root), config.precision_ms
         findings: list[str] = []
-        wheel = open_wheel(root / "timerwheel", precision_ms, findings)
-        timer_log = TimerLog(root / "timerlog", config.log_file_bytes)
-        units = TimerUnits(timer_log, wheel, config.window_ms)
+        units = _units_of(root, config, findings)
         now_ms = clock.now_ms()
         start_ms = now_ms - now_ms % precision_ms
         position, settled_timers = Position(start_ms, start_ms), SettledTimers()
@@ -95,11 +93,12 @@ class TimerState(Struct, kw_only=True):
         )
         transfers = TransferredUnits(store, units, position, counts, enqueue, config.window_ms)
         records = RecordReader(store, precision_ms, transfers.at_offsets)
-        check = UnitCheck(store, records, counts, precision_ms, timer_log.directory)
+        check = UnitCheck(store, records, counts, precision_ms, units.log.directory)
         deliverer = TimerDeliverer(store, precision_ms, check)
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)
         dequeue = DequeueService(
+            store,
             units,
             stage,
             deliverer,
@@ -159,3 +158,9 @@ class TimerState(Struct, kw_only=True):
 def lowest(*offsets: int | None) -> int | None:
     """Return the lowest offset that is not None, None without any."""
     return min((offset for offset in offsets if offset is not None), default=None)
+
+
+def _units_of(root: Path, config: TimerConfig, findings: list[str]) -> TimerUnits:
+    """Return wheel and timer log of a store; add what is wrong with them to `findings`."""
+    wheel = open_wheel(root / "timerwheel", config.precision_ms, findings)
+    return TimerUnits(TimerLog(root / "timerlog", config.log_file_bytes), wheel, config.window_ms)

@@ -14,18 +14,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
-from duemq_common.clock import Clock
 from duemq_common.errors import CorruptStore
 from message_store.config import StoreConfig
-from message_store.index.index_service import IndexService
-from message_store.log.commit_log import CommitLog, LogFile, erase_files
+from message_store.log.commit_log import LogFile, erase_files
 from message_store.queues.consume_queue import ConsumeQueue
-from message_store.queues.consume_queues import QueueSet
+from message_store.reader import StoreReader
 from message_store.retention.pins import (
     UNKNOWN,
     FirstPending,
@@ -129,27 +125,10 @@ def _leading(files: Sequence[LogFileInfo], chosen: Callable[[LogFileInfo], bool]
     return until
 
 
-class RetainedStore(Protocol):
-    """Store, as retention needs it."""
-
-    root: Path
-    config: StoreConfig
-    clock: Clock
-    notice: Callable[[str], None]
-    log: CommitLog
-    queues: QueueSet
-    index: IndexService
-
-    @property
-    def disk_bytes(self) -> tuple[int, int]: ...
-    @property
-    def durable_offset(self) -> int: ...
-
-
 class Retention:
     """Retention of one store: removes log files as planned."""
 
-    def __init__(self, store: RetainedStore) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._store = store
         self._pins: list[tuple[str, Pin]] = []
         self._failing: set[str] = set()  # owners whose pin has raised

@@ -45,7 +45,7 @@ from timer_store.dequeue.unit_check import UnitCheck, is_due_with_record
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.enqueue import Scratch
-from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Offsets, Row, Rows
+from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
 GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
@@ -70,21 +70,6 @@ class TimerDeliverer:
         self._gatherer = Gatherer(store, precision_ms)
         self._batch = PutBatch(BATCH_ROWS)
         self._single = SingleDeliverer(store, self._gatherer)
-
-    @property
-    def log_end(self) -> int:
-        """Log offset of the next record."""
-        return int(self._store.max_offset)
-
-    def expect(self, record_bytes: int) -> None:
-        """Prepare the next log file for a delivery of `record_bytes` bytes at once."""
-        self._store.read_ahead.expect(record_bytes)
-
-    def prefetch(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Begin to read records that are due soon into the page cache. Any thread."""
-        self._store.prefetch(offsets, sizes)
-
-    # -- due ------------------------------------------------------------------------------------
 
     def deliver_batch(self, rows: Rows, now_ms: int) -> Outcome:
         """Append due timers, in order, until all are settled, one is refused, or one is damaged.

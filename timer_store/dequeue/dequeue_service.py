@@ -16,6 +16,7 @@ import numpy as np
 
 from delayed_delivery.outcome import DeliveryHistory, DeliveryStats
 from duemq_common.errors import CorruptStore
+from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
@@ -44,6 +45,7 @@ class DequeueService:
 
     def __init__(
         self,
+        store: MessageStore,
         units: TimerUnits,
         stage: NearStage,
         deliverer: TimerDeliverer,
@@ -55,12 +57,12 @@ class DequeueService:
         check: UnitCheck,
         history: DeliveryHistory,
     ) -> None:
-        self._check = check
+        self._store, self._check = store, check
         self._units, self._stage, self._deliverer = units, stage, deliverer
         self._counts, self._position = counts, position
         self._settled_timers = settled_timers
         self.config, self.stats, self.history = config, stats, history
-        self.loader = SlotLoader(units, settled_timers, deliverer.prefetch)
+        self.loader = SlotLoader(units, settled_timers, store.prefetch)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
@@ -153,7 +155,7 @@ class DequeueService:
         self._stage.add_run(loaded.run)
         self._stage.add(loaded.joined)
         if loaded.record_bytes > EXPECT_BYTES:
-            self._deliverer.expect(loaded.record_bytes)
+            self._store.read_ahead.expect(loaded.record_bytes)
         if not loaded.complete:
             position.part = loaded.last
             self.parts += 1
@@ -175,7 +177,7 @@ class DequeueService:
             loaded = load_slot(self._units, slot_ms, num, count_max, after, skip)
             if has_old:  # during the start: there is no thread yet
                 rows = loaded.run.rows
-                self._deliverer.prefetch(rows["phys_offset"], rows["record_size"])
+                self._store.prefetch(rows["phys_offset"], rows["record_size"])
             return loaded
         loader.begin(slot_ms, num, count_max, after)
         return None
@@ -298,7 +300,7 @@ class DequeueService:
         slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
         slot_ms = max(slot_ms, self._position.read_ms)
         if not self._log_ends or slot_ms > self._log_ends[-1][0]:
-            self._log_ends.append((slot_ms, self._deliverer.log_end))
+            self._log_ends.append((slot_ms, self._store.max_offset))
 
     def scan_from(self) -> int:
         """Return a log offset before all deliveries from slots at or after the read time.
@@ -307,7 +309,7 @@ class DequeueService:
         """
         while self._log_ends and self._log_ends[0][0] < self._position.read_ms:
             self._log_ends.popleft()
-        return self._log_ends[0][1] if self._log_ends else int(self._deliverer.log_end)
+        return self._log_ends[0][1] if self._log_ends else self._store.max_offset
 
     def take_rolled_positions(self) -> Offsets:
         """Return the positions of units that were rolled into later slots since the last call.

@@ -25,7 +25,7 @@ from tests.support.due_timers import (
     records,
     timer_topics,
 )
-from tests.support.stores import add_message, put_one
+from tests.support.stores import add_message
 from timer_store import layout
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.names import TIMER_TOPIC
@@ -327,9 +327,3 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(
     assert [record.prepared_offset for record in kept] == [
         -(int(row["phys_offset"]) + 1) for row in rows
     ]
-
-
-def test_the_log_end_is_the_position_of_the_next_record(store: MessageStore) -> None:
-    deliverer = TimerDeliverer(store, PRECISION_MS)
-    put = put_one(store, "T")
-    assert deliverer.log_end == put["phys_offset"] + put["record_size"]
