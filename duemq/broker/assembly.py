@@ -230,7 +230,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
-    transactions.recover()  # before plugins append anything
+    transactions.queue.recover()  # before plugins append anything
     parts.tasks += [parts.long_polls.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
@@ -264,7 +264,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         HistoryProcessor(
             store,
             context.plugins.pending_messages,
-            transactions.halves.is_finished,
+            transactions.queue.halves.is_finished,
             parts.pop.open_pops.of,
         ),
         parts.pull,

@@ -6,9 +6,7 @@
         [copy with the check count + 1, op of the half message] in one batch, then 39 to the
         producer; after transactionCheckMax check-backs: [TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-A commit, copy or given-up message is in one batch with the op record of its half message. A crash
-or a full disk can lose the op record: `recover` searches the log for commits without one, and the
-service writes missing op records when the store accepts them.
+`duemq.transactions.half_queue` has the state of both topics and the appends to them.
 
 Source: EndTransactionProcessor, TransactionalMessageServiceImpl, TransactionalMessageCheckService
 """
@@ -17,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from delayed_delivery.quarantine import Reason
@@ -38,17 +36,12 @@ from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
     CHECK_TIMES,
     GIVEN_UP_TOPIC,
-    GROUP,
     HALF_TOPIC,
-    OP_TOPIC,
     PRODUCER_GROUP,
     CheckStep,
-    HalfMessages,
 )
-from duemq.transactions.half_reader import HalfReader
+from duemq.transactions.half_queue import HalfQueue
 from duemq.transactions.meters import Meters
-from duemq.transactions.rocksdb_halves import take_over
-from duemq.transactions.torn_commits import torn_commits
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
@@ -67,7 +60,12 @@ COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
 
 class Transactions:
-    """Handler of codes 37 and 323; a context manager whose task sends check-backs."""
+    """Handler of codes 37 and 323; a context manager whose task sends check-backs.
+
+    Attributes:
+        queue: The half messages and their op records.
+        quarantine: Half messages that could not be read.
+    """
 
     def __init__(
         self,
@@ -84,67 +82,20 @@ class Transactions:
     ) -> None:
         self._records = records or UnrestrictedAccess()
         self._store, self._topics = store, topics
-        self._offsets, self._clients = offsets, clients
-        self._put, self._identity = put, identity
+        self._clients, self._put, self._identity = clients, put, identity
         self._clock, self._config = clock, config
         self._meters = meters or Meters()
-        self.halves, self._reader = HalfMessages(), HalfReader(store)
-        self._locked: dict[int, asyncio.Event] = {}  # by half offset; set when it is unlocked
-        self._missing_ops: list[int] = []  # finished half offsets without an op record in the log
-        self._recovered = False
+        self.queue = HalfQueue(store, offsets, put, identity, clock)
+        self._halves = self.queue.halves
         self._stopped = asyncio.Event()
         self._unreachable = Notices(log)
         self.quarantine = StoredQuarantine(store, clock)
-
-    @property
-    def open_count(self) -> int:
-        """Number of unfinished half messages."""
-        end = self._store.queue_bounds(HALF_TOPIC, 0)[1]
-        return max(end - self.halves.half_next - len(self.halves.finished), 0)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {
             RequestCode.END_TRANSACTION: self.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
         }
-
-    async def _put_bound(
-        self, batch: PutBatch, half_offset: int
-    ) -> tuple[str | None, Missing | None]:
-        """Put a message and its op record.
-
-        Returns:
-            Reason if the message was not stored, else None; missing confirmation, or None.
-        """
-        batch.together = [(0, batch.count)]
-        missing = await self._put(batch)
-        fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
-        if op_fault is None:
-            if batch.rows[batch.count - 1]["queue_offset"] == self.halves.op_read:
-                self.halves.apply_op(self.halves.op_read, [half_offset])
-        elif fault is None:
-            self._missing_ops.append(half_offset)
-        return fault, missing
-
-    def _write_missing_ops(self) -> None:
-        """Append the missing op records; those that the store refuses stay missing."""
-        if not self._missing_ops:
-            return
-        batch = PutBatch(len(self._missing_ops))
-        for half_offset in self._missing_ops:
-            self._add_op(batch, half_offset)
-        self._store.put(batch)
-        faults = [refusal(batch, row) for row in range(batch.count)]
-        self._missing_ops = [
-            position for position, fault in zip(self._missing_ops, faults, strict=True) if fault
-        ]
-        if self._missing_ops:
-            log.warning(
-                "op records of %d finished half messages cannot be written yet: %s",
-                len(self._missing_ops),
-                next(filter(None, faults)),
-            )
-        self._apply_ops()
 
     # --- End of a transaction.
 
@@ -166,41 +117,31 @@ class Transactions:
         if verdict == COMMIT:
             check_marker(self._records, request, topic, half.properties)
         self._check_immunity(request, half)
-        while (unlocked := self._locked.get(half.queue_offset)) is not None:
+        while (unlocked := self.queue.locked.get(half.queue_offset)) is not None:
             await unlocked.wait()
             half = self._half_of(request)  # a copy may have replaced the half message
-        self._apply_ops()
+        self.queue.apply_ops()
         offset = half.queue_offset
-        if half.topic != HALF_TOPIC or self.halves.is_finished(offset):
+        if half.topic != HALF_TOPIC or self._halves.is_finished(offset):
             if missing := await self._store.wait_confirmed(self._store.max_offset):
                 raise not_confirmed("the transaction was already ended", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
-        with self._lock(offset):
+        with self.queue.lock(offset):
             missing = await self._finish(half, commit=verdict == COMMIT)
         if missing:
             raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
-
-    @contextmanager
-    def _lock(self, offset: int) -> Iterator[None]:
-        """Lock a half message for the duration of the block."""
-        unlocked = self._locked[offset] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._locked[offset]
-            unlocked.set()
 
     async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
         """Append the records that end a transaction; return the missing confirmation, if any."""
         batch = batch_for(half)
         if commit:
             self._add_commit(batch, half)
-        self._add_op(batch, half.queue_offset)
-        fault, missing = await self._put_bound(batch, half.queue_offset)
+        self.queue.add_op(batch, half.queue_offset)
+        fault, missing = await self.queue.put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
-        self.halves.finish(half.queue_offset, half_messages.half_identity(half))
+        self._halves.finish(half.queue_offset, half_messages.half_identity(half))
         topic = half.properties.get("REAL_TOPIC", "")
         if commit:
             self._meters.commits.add(topic)
@@ -235,10 +176,10 @@ class Transactions:
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
         identity = half_messages.half_identity(half)
-        newest = self.halves.copies.get(identity) if identity else None
+        newest = self._halves.copies.get(identity) if identity else None
         if newest is None:
             return half
-        return self._reader.half_or_none(newest) or half
+        return self.queue.reader.half_or_none(newest) or half
 
     def _read(self, phys_offset: int) -> Record:
         """Return the message at a physical offset from a request."""
@@ -259,57 +200,6 @@ class Transactions:
                 "the immunity time of the transaction has passed: wait for the check-back",
             )
 
-    # --- Op queue.
-
-    def recover(self) -> None:
-        """Restore the state from the two topics and the stored cursors; write lost op records.
-
-        Call it once, before other components append to the log.
-        """
-        self._recovered = True
-        halves = self.halves
-        low, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        op_low, op_high = self._store.queue_bounds(OP_TOPIC, 0)
-        stored = self._offsets.query(GROUP, HALF_TOPIC, 0)
-        halves.half_next = min(max(stored or 0, low), high)
-        halves.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
-        halves.op_read = halves.op_next
-        self._apply_ops()
-        take_over(self._store, self._identity.host, self._clock.now_ms())
-        high = self._store.queue_bounds(HALF_TOPIC, 0)[1]
-        self._find_copies()
-        for half in torn_commits(self._store, self._unfinished_halves(high)):
-            halves.finish(half.queue_offset, half_messages.half_identity(half))
-            self._missing_ops.append(half.queue_offset)
-        self._write_missing_ops()
-        halves.advance(high)
-        log.info("transactions recovered; half messages: %d to %d", halves.half_next, high)
-
-    def _apply_ops(self) -> None:
-        """Apply the op records appended since the last call."""
-        for offset, half_offsets in self._reader.ops(self.halves.op_read):
-            self.halves.apply_op(offset, half_offsets)
-
-    def _find_copies(self) -> None:
-        """Find copies of half messages; mark all but the newest copy as finished."""
-        newest: dict[half_messages.HalfIdentity, Record] = {}
-        _, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        for offset in range(self.halves.half_next, high):
-            half = None if self.halves.is_finished(offset) else self._reader.half_or_none(offset)
-            identity = half_messages.half_identity(half) if half else None
-            if half is None or identity is None:
-                continue
-            if identity in newest:
-                self.halves.finish(newest[identity].queue_offset)
-            newest[identity] = half
-            if half_messages.check_count(half):
-                self.halves.copies[identity] = offset
-
-    def _unfinished_halves(self, high: int) -> dict[int, int]:
-        """Return the queue offsets of unfinished half messages by log offset."""
-        halves = self._reader.halves(self.halves.half_next, high)
-        return {start: offset for offset, start in halves if not self.halves.is_finished(offset)}
-
     # --- Check-backs.
 
     async def resume(self, request: Request) -> Response:
@@ -323,7 +213,7 @@ class Transactions:
         self._records.check_record(request, properties.get("REAL_TOPIC", ""), Action.UPDATE)
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
-        self._add_half(batch, record, properties)
+        self.queue.add_half(batch, record, properties)
         missing = await self._put(batch)
         fault = refusal(batch)
         if fault is not None:
@@ -343,36 +233,36 @@ class Transactions:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Recover if necessary; run check rounds while the block is active."""
-        if not self._recovered:
-            self.recover()
+        if not self.queue.is_recovered:
+            self.queue.recover()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="transaction check")
             try:
                 yield self
             finally:
                 self._stopped.set()
-                self._store_cursors()
+                self.queue.store_cursors()
 
     async def check(self) -> None:
         """Run one check round over the unfinished half messages."""
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        self._apply_ops()
-        self._write_missing_ops()
-        self.halves.skip_to(low)
-        offset, steps = self.halves.half_next, 0
+        self.queue.apply_ops()
+        self.queue.write_missing_ops()
+        self._halves.skip_to(low)
+        offset, steps = self._halves.half_next, 0
         while offset < high and steps < STEPS_PER_ROUND_MAX:
-            if not self.halves.is_finished(offset) and offset not in self._locked:
+            if not self._halves.is_finished(offset) and offset not in self.queue.locked:
                 steps += 1
                 if await self._step(offset) is CheckStep.WAIT:
                     break
                 await asyncio.sleep(0)  # a round may have thousands of messages
             offset += 1
-        self.halves.advance(high)
-        self._store_cursors()
+        self._halves.advance(high)
+        self.queue.store_cursors()
 
     async def _step(self, offset: int) -> CheckStep:
         try:
-            half = self._reader.half(offset)
+            half = self.queue.reader.half(offset)
         except RecordUnreadable as fault:
             self._settle_unreadable(offset, fault)
             return CheckStep.SKIP
@@ -385,7 +275,7 @@ class Transactions:
         )
         if step in (CheckStep.CHECK_BACK, CheckStep.GIVE_UP):
             try:
-                with self._lock(offset):
+                with self.queue.lock(offset):
                     await (
                         self._check_back(half)
                         if step is CheckStep.CHECK_BACK
@@ -401,21 +291,21 @@ class Transactions:
             position = HALF_TOPIC, 0, offset
             if self.quarantine.put(position, "", Reason.UNREADABLE, str(fault)):
                 return
-            self._missing_ops.append(offset)
-        self.halves.finish(offset)
+            self.queue.missing_ops.append(offset)
+        self._halves.finish(offset)
 
     async def _check_back(self, half: Record) -> None:
         """Replace a half message by a copy with a higher check count; send the check-back."""
         properties = dict(half.properties)
         properties[CHECK_TIMES] = str(half_messages.check_count(half) + 1)
         batch = batch_for(half)
-        row = self._add_half(batch, half, properties)
-        self._add_op(batch, half.queue_offset)
-        fault, _ = await self._put_bound(batch, half.queue_offset)
+        row = self.queue.add_half(batch, half, properties)
+        self.queue.add_op(batch, half.queue_offset)
+        fault, _ = await self.queue.put_bound(batch, half.queue_offset)
         if fault is None:
             copy = batch.rows[row]
             identity = half_messages.half_identity(half)
-            self.halves.replace(half.queue_offset, int(copy["queue_offset"]), identity)
+            self._halves.replace(half.queue_offset, int(copy["queue_offset"]), identity)
             self._ask(half, properties, int(copy["queue_offset"]), int(copy["phys_offset"]))
         elif batch.rows[row]["status"] != ResponseCode.MESSAGE_ILLEGAL:
             log.warning("half message %d: its copy was not stored: %s", half.queue_offset, fault)
@@ -466,34 +356,13 @@ class Transactions:
         )
         batch.rows[row]["delay_level"], batch.rows[row]["timer_kind"] = 0, layout.TIMER_NONE
         batch.trusted = True  # a lower maxMessageSize does not apply to stored messages
-        self._add_op(batch, half.queue_offset)
-        fault, _ = await self._put_bound(batch, half.queue_offset)
+        self.queue.add_op(batch, half.queue_offset)
+        fault, _ = await self.queue.put_bound(batch, half.queue_offset)
         if fault is not None:
             log.warning("half message %d cannot be given up: %s", half.queue_offset, fault)
             return
-        self.halves.finish(half.queue_offset, half_messages.half_identity(half))
+        self._halves.finish(half.queue_offset, half_messages.half_identity(half))
         log.warning(
             "half message %d was given up after the maximum number of check-backs",
             half.queue_offset,
         )
-
-    def _add_half(self, batch: PutBatch, half: Record, properties: dict[str, str]) -> int:
-        row = add_copy(
-            batch,
-            half,
-            topic_index=self._store.topics.add(HALF_TOPIC),
-            queue_id=0,
-            properties=properties,
-            store_host=self._identity.host,
-        )
-        half_messages.to_half(batch, row, self._store.topics)
-        return row
-
-    def _add_op(self, batch: PutBatch, half_offset: int) -> None:
-        half_messages.add_op(
-            batch, [half_offset], self._store.topics, self._identity.host, self._clock.now_ms()
-        )
-
-    def _store_cursors(self) -> None:
-        self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
-        self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)

@@ -190,15 +190,15 @@ def test_half_messages_of_both_kinds_are_ended_once(tmp_path: Path) -> None:
             assert transactions is not None
             halves = halves_of(broker)
             assert len(halves) == 6
-            assert transactions.open_count == 3  # of the first round, Apache lost a rollback
+            assert transactions.queue.open_count == 3  # of the first round, Apache lost a rollback
             for _ in range(2):
                 for half in halves.values():
                     assert await end(client, half) == 0
-            assert transactions.open_count == 0
+            assert transactions.queue.open_count == 0
         async with running(properties, clock=clock) as (broker, client):
             await rest(broker)
             assert broker.parts.transactions is not None
-            assert broker.parts.transactions.open_count == 0
+            assert broker.parts.transactions.queue.open_count == 0
             for half in halves.values():
                 assert await end(client, half) == 0
             return Counter(record.body.decode() for record in delivered(broker))

@@ -139,7 +139,7 @@ class NativeCollector:
             "processor",
         )
         assert parts.transactions is not None
-        half = [((HALF_TOPIC,), parts.transactions.open_count)]
+        half = [((HALF_TOPIC,), parts.transactions.queue.open_count)]
         yield _gauge(
             "half_messages", "Half messages neither committed nor rolled back.", half, "topic"
         )

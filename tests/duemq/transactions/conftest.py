@@ -56,7 +56,7 @@ class Rig:
     def reopen(self) -> None:
         self.store.__exit__(None, None, None)
         self.open()
-        self.service.recover()
+        self.service.queue.recover()
 
     async def put(self, batch: PutBatch) -> None:
         for hook in self.hooks:

@@ -50,7 +50,7 @@ def test_a_half_message_without_room_is_checked_back_and_then_given_up(rig: Rig)
     assert [offset for offset, _ in rig.requested()] == [full, 2]  # 2: the copy of the other one
     rounds(rig, 14)
     assert [record.properties["UNIQ_KEY"] for record in rig.records(GIVEN_UP_TOPIC)] == ["full"]
-    assert rig.service.open_count == 1
+    assert rig.service.queue.open_count == 1
 
 
 @pytest.mark.finding("3D3")
@@ -75,7 +75,7 @@ def test_a_damaged_half_message_goes_to_quarantine(rig: Rig) -> None:
     rounds(rig, 2)
     assert len(rig.records(QUARANTINE_TOPIC)) == 1
     rig.reopen()
-    assert rig.service.open_count == 1
+    assert rig.service.queue.open_count == 1
 
 
 def test_a_missing_topic_for_given_up_messages_ends_no_round(rig: Rig) -> None:
@@ -87,7 +87,7 @@ def test_a_missing_topic_for_given_up_messages_ends_no_round(rig: Rig) -> None:
     rig.send(key="sound")
     rounds(rig, 2)
     assert {offset for offset, _ in rig.requested()} == {2, 3}
-    assert rig.service.open_count == 2
+    assert rig.service.queue.open_count == 2
 
 
 @settings(max_examples=25, deadline=None)
@@ -115,6 +115,6 @@ def test_every_sound_half_message_is_checked_back_in_each_round(kinds: list[str]
             assert rig.requested() == []
             assert len(rig.records(GIVEN_UP_TOPIC)) == len(kinds) - kinds.count(DAMAGED)
             assert len(rig.records(QUARANTINE_TOPIC)) == kinds.count(DAMAGED)
-            assert rig.service.open_count == 0
+            assert rig.service.queue.open_count == 0
         finally:
             rig.store.__exit__(None, None, None)

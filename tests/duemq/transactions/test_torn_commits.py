@@ -79,7 +79,7 @@ def refuse_op(batch: PutBatch, now_ms: int) -> None:
 def test_an_op_record_that_a_full_disk_refuses_is_written_later(
     run: Callable[..., Any], rig: Rig
 ) -> None:
-    rig.service.recover()
+    rig.service.queue.recover()
     row = rig.send()
     rig.append_hooks.append(refuse_op)
     run(rig.end(row))
@@ -96,7 +96,7 @@ def test_a_commit_without_op_record_is_found_at_any_offset(
     run: Callable[..., Any], rig: Rig
 ) -> None:
     """The commit is also found after a regular stop and with later records in the log."""
-    rig.service.recover()
+    rig.service.queue.recover()
     rows = [rig.send(key=f"u{n}") for n in range(3)]
     rig.append_hooks.append(refuse_op)
     run(rig.end(rows[1]))

@@ -181,8 +181,8 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run: Callable[..., Any], r
     rig.clock.advance(30_000)
     run(rig.service.check())
     assert len(rig.requested()) == before == 3
-    assert rig.service.halves.half_next == 4
-    assert rig.service.halves.copies == {}
+    assert rig.service.queue.halves.half_next == 4
+    assert rig.service.queue.halves.copies == {}
 
 
 def test_a_replica_ends_no_transaction(run: Callable[..., Any], rig: Rig) -> None:
@@ -228,7 +228,7 @@ def test_a_half_message_is_given_up_after_the_last_check(
     (record,) = rig.records(GIVEN_UP_TOPIC)
     assert record.body == b"lost"
     assert GIVEN_UP_TOPIC in rig.topics.table
-    assert rig.service.halves.half_next == rig.store.queue_bounds(HALF_TOPIC, 0)[1]
+    assert rig.service.queue.halves.half_next == rig.store.queue_bounds(HALF_TOPIC, 0)[1]
     rig.store.__exit__(None, None, None)
 
 

@@ -63,7 +63,7 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(
                 clock,
                 BrokerConfig,
             )
-            service.recover()
+            service.queue.recover()
             clock.advance(60_000)
             await service.check()
             assert len(peer.sent) == OPEN.get(golden.name, 0)
@@ -72,7 +72,10 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(
                 assert (await service.end(Request(37, fields))).code == 0
             await service.check()
             (_, half_end), (_, op_end) = (store.queue_bounds(t, 0) for t in (HALF_TOPIC, OP_TOPIC))
-            assert (service.halves.half_next, service.halves.op_next) == (half_end, op_end)
+            assert (service.queue.halves.half_next, service.queue.halves.op_next) == (
+                half_end,
+                op_end,
+            )
             assert store.queue_bounds("GoldenTx", 1) == (0, len(peer.sent))
 
     run(scene())
