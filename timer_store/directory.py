@@ -133,20 +133,15 @@ class TimerDirectory:
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers. Args: (n,) i8 ids, each once; returns n verdicts."""
-        return self._decide(offsets, self.pending_timers.cancel)
+        return self.pending_timers.cancel(np.asarray(offsets, np.int64))
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times: (n,) i8 ids, (n,) i8 ms since 1970."""
-        return self._decide(offsets, lambda position: self.timers.decisions.move(position, due_ms))
+        return self.timers.decisions.move(np.asarray(offsets, np.int64), due_ms)
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now. Args: (n,) i8 ids."""
-        return self._decide(offsets, self.pending_timers.fire)
-
-    def _decide(self, offsets: Offsets, decide: Callable[[Offsets], Decided]) -> Decided:
-        decided = decide(np.asarray(offsets, np.int64))
-        self.timers.wake()
-        return decided
+        return self.pending_timers.fire(np.asarray(offsets, np.int64))
 
     # -- messages out ---------------------------------------------------------------------------
 

@@ -148,6 +148,19 @@ def test_a_time_in_the_past_is_now(tmp_path: Path) -> None:
     asyncio.run(steps())
 
 
+def test_a_reason_belongs_to_its_message_if_others_are_due_at_once(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with level_service(tmp_path) as rig:
+            offsets, now_ms = offsets_of(rig.send(3, count=3)), rig.clock.now_ms()
+            port = rig.plugin.pending_messages()
+            times = one(now_ms + 5, now_ms, now_ms + 5)
+            decided = port.move(offsets, times, lambda batch, now_ms: None)
+            assert decided.verdicts.tolist() == [Verdict.REFUSED, Verdict.DONE, Verdict.REFUSED]
+            assert decided.remarks == {0: NOT_TAKEN, 2: NOT_TAKEN}
+
+    asyncio.run(steps())
+
+
 @pytest.mark.parametrize(
     ("ranges", "left", "filled"),
     [

@@ -265,8 +265,9 @@ class TestsOfLines:
     def _bounded(self, changed: str, mirror: str, tests: set[str]) -> dict[str, float]:
         of_file = defaultdict[str, dict[str, float]](dict)
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
-            shortest = of_file[test.partition("::")[0]]
-            if sum(shortest.values()) <= FILE_S:
+            file = test.partition("::")[0]
+            shortest = of_file[file]
+            if file == mirror or sum(shortest.values()) <= FILE_S:
                 shortest[test] = self._seconds[test]
         folder = tests_of(changed)
         order = sorted(

@@ -62,6 +62,11 @@ def test_a_suspended_checkpoint_is_that_of_apache_5_5() -> None:
     assert parse_revive_record(record_of(other.encode(), TAGS="ck"), "x") == CHECKPOINT
 
 
+def test_a_checkpoint_without_bits_has_no_acknowledged_message() -> None:
+    body = APACHES["ck"].replace('"bm":0,', "")
+    assert parse_revive_record(record_of(body.encode(), TAGS="ck"), "x") == CHECKPOINT
+
+
 def test_unique_keys_equal_apaches() -> None:
     keys = [OURS[tag].properties()["UNIQ_KEY"] for tag in APACHES]
     assert keys == [

@@ -44,6 +44,7 @@ def test_bytes_are_apaches(text: str) -> None:
         ("1\r\n1725254278\r\n1-0\r\n", [(1, 0)]),
         ("1\n0\nremark\n5-9\n", [(5, 9)]),
         ("0\n0\n", []),
+        ("1\n0\n2147483647-9223372036854775807\n", [((1 << 31) - 1, (1 << 63) - 1)]),
     ],
 )
 def test_texts_that_apache_reads_too(text: str, entries: list[tuple[int, int]]) -> None:
@@ -59,8 +60,8 @@ def test_texts_that_apache_reads_too(text: str, entries: list[tuple[int, int]]) 
         ("2\n1725254278\n1-0\n", "1 of 2 entries"),
         ("1\n1725254279\n1-0\n", "CRC"),
         ("1\n0\n1--5\n", "0 of 1 entries"),
-        ("1\n0\n4294967296-5\n", "out of range"),
-        ("1\n0\n1-9999999999999999999\n", "out of range"),
+        ("1\n0\n2147483648-5\n", "out of range"),
+        ("1\n0\n1-9223372036854775808\n", "out of range"),
         ("2\n0\n2-5\n1-9\n", "follows"),
         ("2\n0\n1-5\n1-5\n", "follows"),
         ("2\n0\n1-5\n2-4\n", "follows"),

@@ -85,6 +85,10 @@ def test_the_confirmation_of_an_older_epoch_does_not_extend_a_newer_one() -> Non
     lease = held(epoch=1, sent_ms=1_000)
     lease.epoch_confirmed(2, lease.ticket(900))
     assert lease.valid_until_ms == 900 + LENGTH_MS
+    newer = held(epoch=2, sent_ms=1_000)
+    newer.heartbeat_succeeded(newer.ticket(1_500))
+    newer.epoch_confirmed(1, newer.ticket(1_500))
+    assert newer.valid_until_ms == 1_000 + LENGTH_MS
 
 
 @given(

@@ -1,0 +1,30 @@
+"""Table of topics and queues: it grows, and neither slots nor offsets change."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from message_store.queues.topic_table import TopicTable
+
+TOPICS, QUEUES = 300, 9  # more than the first arrays have room for
+
+
+def test_slots_and_offsets_stay_when_the_table_grows() -> None:
+    table = TopicTable()
+    slots: dict[tuple[int, int], int] = {}
+    for queue_id in range(QUEUES):
+        for number in range(TOPICS):
+            topic = table.add(f"topic-{number}")
+            slot = table.slot(topic, queue_id, create=True)
+            slots[topic, queue_id] = slot
+            table.set_next_offset(slot, 1_000 * topic + queue_id)
+    assert table.queue_count == TOPICS * QUEUES
+    arrays = table.arrays
+    for (topic, queue_id), slot in slots.items():
+        assert table.slot(topic, queue_id) == slot
+        assert table.queue_of(slot) == (topic, queue_id)
+        assert table.next_offset(slot) == 1_000 * topic + queue_id
+        # as a kernel finds it
+        assert arrays.slot_map[arrays.topics[topic]["slots_pos"] + queue_id] == slot
+        assert arrays.queues[slot]["next_offset"] == 1_000 * topic + queue_id
+    assert np.unique(list(slots.values())).size == len(slots)
