@@ -131,7 +131,9 @@ class Changes(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Call) and not ast.unparse(node.value.func).startswith(("log.", "logger.")):
+        if isinstance(node.value, ast.Call) and not ast.unparse(node.value.func).startswith(
+            ("log.", "logger.")
+        ):
             self._replace(node, "pass")
             self.generic_visit(node)
 
