@@ -10,6 +10,7 @@ Source: NamesrvController
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.registry.config_file import ConfigFile
 from duemq_common.clock import Clock
+from duemq_common.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class NameServer:
         port_key: str = "listenPort",
     ) -> None:
         self._clock, self._port_key = clock, port_key
+        self._is_embedded = port_key != "listenPort"
         self._listen_address = (config.bind_address or LOOPBACK, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
@@ -112,7 +115,11 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         self.kv.load()
-        await self._server.start(*self._listen_address, key=self._port_key)
+        try:
+            await self._server.start(*self._listen_address, key=self._port_key)
+        except UsageError as error:
+            text = remedy_of(error, self._listen_address[1], is_embedded=self._is_embedded)
+            raise UsageError(f"{error}{text}") from error
         self._scan = asyncio.create_task(self._expire(), name="name server: silent brokers")
         log.info("name server listens on %s:%d", self._listen_address[0], self.port)
         return self
@@ -132,3 +139,20 @@ class NameServer:
             until_ms = self._clock.now_ms() + self._scan_ms
             await self._clock.wait(self._stopping, until_ms=until_ms)
             self._processor.expire()
+
+
+def remedy_of(error: UsageError, port: int, *, is_embedded: bool) -> str:
+    """Return what to do if another name server uses the port; empty for other errors.
+
+    `duemq init` configures a name server in the broker, and `duemq namesrv` is another one.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+        return ""
+    lines = f"embeddedNamesrvEnable=false and namesrvAddr={LOOPBACK}:{port}"
+    if is_embedded:
+        return f"; if a name server uses it, set {lines} to register there instead"
+    return (
+        f"; if it is the name server in a broker, set {lines} in the configuration of the broker, "
+        "and start the broker again after this name server"
+    )

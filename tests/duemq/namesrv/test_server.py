@@ -134,3 +134,31 @@ def test_a_torn_key_value_file_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(CorruptStore, match=r"kv\.json"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("port_key", "text"),
+    [
+        (
+            "listenPort",
+            "set listenPort to a free port; if it is the name server in a broker, set "
+            "embeddedNamesrvEnable=false and namesrvAddr=127.0.0.1:{port} in the configuration",
+        ),
+        (
+            "embeddedNamesrvPort",
+            "set embeddedNamesrvPort to a free port; if a name server uses it, set "
+            "embeddedNamesrvEnable=false and namesrvAddr=127.0.0.1:{port} to register",
+        ),
+    ],
+)
+def test_a_second_name_server_names_both_remedies(tmp_path: Path, port_key: str, text: str) -> None:
+    async def main() -> None:
+        async with NameServer(config(tmp_path), FakeClock()) as first:
+            second = NameServer(
+                config(tmp_path, listen_port=first.port), FakeClock(), port_key=port_key
+            )
+            with pytest.raises(UsageError) as raised:
+                await second.__aenter__()
+            assert text.format(port=first.port) in str(raised.value)
+
+    asyncio.run(main())
