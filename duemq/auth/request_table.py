@@ -154,6 +154,14 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
         _named(RequestCode.VIEW_MESSAGE_BY_ID, Action.GET, TOPIC, needs_kernels=True),
         _named(RequestCode.QUERY_CONSUME_QUEUE, Action.GET, TOPIC, CONSUMER),
     ),
+    "duemq.messages.copies": (
+        _own(
+            RequestCode.FIND_COPIES,
+            accesses.on_topic(Action.SUB, Action.GET),
+            plain.on_topic(SUB),
+            needs_kernels=True,
+        ),
+    ),
     "duemq.messages.recall": (
         _client(
             RequestCode.RECALL_MESSAGE,

@@ -26,6 +26,7 @@ from duemq.auth.local_administration import LocalAdministration
 from duemq.auth.plain_requests import BrokerNames, PlainRequests
 from duemq.auth.request_table import ROWS
 from duemq.broker.components import BrokerComponents, BrokerContext
+from duemq.messages.copies import CopiesProcessor
 from duemq.messages.decide import DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
 from duemq.messages.pending_hits import PendingHitsProcessor
@@ -404,6 +405,7 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
         ),
         *_decisions(parts, context),
         PendingPagesProcessor(store, context.plugins.pending_messages),
+        CopiesProcessor(store),
     ]
 
 

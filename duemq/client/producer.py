@@ -17,6 +17,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import Final, Unpack
 
 import msgspec
@@ -177,6 +178,16 @@ class Producer(ClientRole):
                 together.
             NotSent, Refused: As `send`, for all of them.
         """
+        return await self.send_batch_with(messages, [NO_PROPERTIES] * len(messages), queue=queue)
+
+    async def send_batch_with(
+        self,
+        messages: Sequence[Message],
+        properties: Sequence[Mapping[str, str]],
+        *,
+        queue: MessageQueue | None = None,
+    ) -> list[SendResult]:
+        """Send messages with further properties of each in one request; see `send_batch`."""
         if not messages:
             return []
         first = messages[0]
@@ -188,7 +199,7 @@ class Producer(ClientRole):
             raise ValueError("a batch goes to one queue, so its messages cannot have priorities")
         for each in messages:
             each.message_id = each.message_id or self._ids.next_id()
-        body = b"".join(map(_batch_entry, messages))
+        body = b"".join(starmap(_batch_entry, zip(messages, properties, strict=True)))
         text = f"WAIT\x01{'true' if all(each.wait_stored for each in messages) else 'false'}\x02"
         fields = self._fields(first, text, 0) | {"m": "true"}
         response, stored_in = await self._send(
@@ -415,9 +426,9 @@ def _result(response: Response, message_id: str, queue: MessageQueue) -> SendRes
     )
 
 
-def _batch_entry(message: Message) -> bytes:
+def _batch_entry(message: Message, properties: Mapping[str, str]) -> bytes:
     """Return a message of a batch body. MessageDecoder.encodeMessage"""
-    text = message.property_text(NO_PROPERTIES).encode()
+    text = message.property_text(properties).encode()
     try:
         length = PROPERTIES_LENGTH.pack(len(text))
     except struct.error as error:

@@ -20,6 +20,7 @@ AT_MASTER: Final = frozenset(
         *ACTIONS,
         RequestCode.SEARCH_PENDING,
         RequestCode.DECIDE_HITS,
+        RequestCode.FIND_COPIES,
         RequestCode.FIND_MESSAGE,
         RequestCode.RECALL_MESSAGE,
     }

@@ -167,19 +167,31 @@ class MessagesAdmin(GroupsAdmin):
             raise NoRoute(f"topic {topic} does not exist")
         fields = _query_fields(topic, key, since_ms, until_ms, count, unique=unique)
         messages: list[ReceivedMessage] = []
-        code = RequestCode.QUERY_MESSAGE
         for broker_name in route.addresses:
-            address = route.any_member(broker_name)
-            response = await self.client.call(address, code, fields)
-            if response.code == ResponseCode.QUERY_NOT_FOUND:
-                continue
-            if response.code != ResponseCode.SUCCESS:
-                raise self.client.refusal(response, address, code)
             messages += [
                 ReceivedMessage(record, MessageQueue(topic, broker_name, record.queue_id))
-                for record in split_records(bytes_of(response))
+                for record in await self._query_at(route.any_member(broker_name), fields)
             ]
         return messages
+
+    async def records_by_id(self, address: str, topic: str, unique_id: str) -> list[Record]:
+        """Return the records of a topic with a unique id at one broker.
+
+        Raises:
+            Refused: The broker refused the query.
+        """
+        fields = _query_fields(topic, unique_id, 0, TIME_MS_MAX, QUERY_COUNT, unique=True)
+        records = await self._query_at(address, fields)
+        return [one for one in records if one.properties.get("UNIQ_KEY") == unique_id]
+
+    async def _query_at(self, address: str, fields: dict[str, object]) -> list[Record]:
+        code = RequestCode.QUERY_MESSAGE
+        response = await self.client.call(address, code, fields)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            raise self.client.refusal(response, address, code)
+        return split_records(bytes_of(response))
 
 
 def _sorted(

@@ -1,13 +1,15 @@
 """Messages in quarantine and dead letters that are sent again, each once.
 
     quarantine topic --+--> search --> sent before? --no--> send
-    %DLQ%GROUP       --+               query by unique id in the topic to send to
+    %DLQ%GROUP       --+               queries by unique ids in the topic to send to
+
+DueMQ's brokers are asked and sent to in batches, Apache's message by message.
 
 A message stays where it is when it is sent again. The sent message has its unique id, and a
 property that names its record: a later request finds both, and does not send it again. So a run
 that ended in the middle can be repeated. Three cases can still send a message twice: two runs at
-the same time, a repetition within the few ms before the index has the sent message, and a topic
-that no longer has it.
+the same time, a topic that no longer has the sent message, and at Apache's brokers a repetition
+within the few ms before the index has it.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.client.admin.messages import TIME_MS_MAX, MessagesAdmin
-from duemq.client.admin.topics import DEAD_LETTER_PREFIX
-from duemq.client.errors import ClientError, NoRoute, NotSent
+from duemq.client.admin.copies import CopiesAdmin
+from duemq.client.admin.messages import TIME_MS_MAX
+from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from duemq.client.errors import ClientError, NotSent, Unreachable
 from duemq.client.message import Message
 from duemq.client.producer import Producer
 from message_store.log.record import Record
 
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
-CONCURRENT_MAX: Final = 32  # messages that are sent at the same time
+CONCURRENT_MAX: Final = 32  # messages that are sent at the same time, but for batches
+BATCH_COUNT: Final = 64
+BATCH_BYTES_MAX: Final = 1 << 20
+SHARDING_KEY: Final = "__SHARDINGKEY"
 PRODUCER_GROUP: Final = "DUEMQ_PRODUCER"
 
 
@@ -146,7 +152,24 @@ class ResendOptions:
 AS_IT_IS: Final = ResendOptions()
 
 
-class ResendsAdmin(MessagesAdmin):
+@dataclass(slots=True)
+class _PlannedResend:
+    """Message that is to be sent again to a topic.
+
+    Attributes:
+        result: Result; None: not yet.
+    """
+
+    item: UndeliveredMessage
+    topic: str
+    result: Resent | None = None
+
+    def end(self, status: ResendStatus, remark: str = "") -> None:
+        """Set the result."""
+        self.result = Resent(self.item, self.topic, status, remark)
+
+
+class ResendsAdmin(CopiesAdmin):
     """Requests that send undelivered messages again."""
 
     async def resend(
@@ -163,61 +186,137 @@ class ResendsAdmin(MessagesAdmin):
         Args:
             dry_run: Whether to return the effect without any change.
         """
-        results: list[Resent] = []
+        attempts = [_PlannedResend(item, options.topic or item.topic) for item in items]
+        groups: dict[tuple[str, str], list[_PlannedResend]] = {}
+        for one in attempts:
+            if one.item.original is None:
+                one.end(ResendStatus.UNREADABLE)
+            elif not one.topic:
+                one.end(ResendStatus.NO_TOPIC)
+            else:
+                groups.setdefault((one.topic, one.item.mark), []).append(one)
         once = Producer(client=self.client, group=PRODUCER_GROUP, retries=0, compressed_from=0)
         async with once as producer:
-            for first in range(0, len(items), CONCURRENT_MAX):
-                part = items[first : first + CONCURRENT_MAX]
-                sends = [self._resend(None if dry_run else producer, one, options) for one in part]
-                results += await asyncio.gather(*sends)
-        return results
+            for (topic, mark), group in groups.items():
+                has_batches = await self._check(topic, mark, group)
+                left = [one for one in group if one.result is None]
+                if dry_run:
+                    for one in left:
+                        one.end(ResendStatus.WOULD_SEND)
+                else:
+                    await _send_all(producer, left, options.without, has_batches=has_batches)
+        return [one.result for one in attempts if one.result is not None]
 
-    async def _resend(
-        self, producer: Producer | None, item: UndeliveredMessage, options: ResendOptions
-    ) -> Resent:
-        """Send a message; without a producer, return what would be done."""
-        topic = options.topic or item.topic
-        if item.original is None:
-            return Resent(item, topic, ResendStatus.UNREADABLE)
-        if not topic:
-            return Resent(item, topic, ResendStatus.NO_TOPIC)
-        try:
-            if await self._was_sent(item, topic):
-                return Resent(item, topic, ResendStatus.SENT_BEFORE)
-            if producer is None:
-                return Resent(item, topic, ResendStatus.WOULD_SEND)
-            await _send(producer, item, item.original, topic, options.without)
-        except NotSent as error:  # a later request finds out whether it was stored
-            return Resent(item, topic, ResendStatus.NO_RESPONSE, str(error))
-        except (ClientError, ValueError) as error:
-            return Resent(item, topic, ResendStatus.REFUSED, str(error))
-        return Resent(item, topic, ResendStatus.SENT)
+    async def _check(self, topic: str, mark: str, attempts: Sequence[_PlannedResend]) -> bool:
+        """End the attempts that need no send, or of which it is not known.
 
-    async def _was_sent(self, item: UndeliveredMessage, topic: str) -> bool:
-        """Return whether an earlier request sent the message to a topic."""
+        Returns:
+            Whether the brokers of the topic give each message of a batch its unique id.
+        """
         try:
-            copies = await self.messages_by_id(topic, item.unique_id)
-        except NoRoute:  # the send creates the topic or is refused
+            route = await self.client.fetch_route(topic)
+            if route is None:  # the send creates the topic or is refused
+                return False
+            unique_ids = [one.item.unique_id for one in attempts]
+            marks, has_batches = await self.marks_of(route, mark, unique_ids)
+        except Unreachable as error:
+            for one in attempts:
+                one.end(ResendStatus.NO_RESPONSE, f"not sent: {error}")
             return False
-        return any(copy.properties.get(item.mark) == item.offset_message_id for copy in copies)
+        except ClientError as error:
+            for one in attempts:
+                one.end(ResendStatus.REFUSED, str(error))
+            return False
+        for one, values in zip(attempts, marks, strict=True):
+            if one.item.offset_message_id in values:
+                one.end(ResendStatus.SENT_BEFORE)
+        return has_batches and not topic.startswith(RETRY_PREFIX)
 
 
-async def _send(
+async def _send_all(
     producer: Producer,
-    item: UndeliveredMessage,
-    original: Record,
-    topic: str,
+    attempts: Sequence[_PlannedResend],
     without: frozenset[str],
+    *,
+    has_batches: bool,
 ) -> None:
-    """Send the message with its body as it is."""
+    """Send messages of one topic, those that can be in a batch in batches."""
+    batches: list[list[_PlannedResend]] = []
+    singles: list[_PlannedResend] = []
+    size = BATCH_BYTES_MAX
+    for one in attempts:
+        original = one.item.original
+        assert original is not None
+        record_bytes = original.total_size
+        if not has_batches or original.sys_flag & COMPRESSED or SHARDING_KEY in original.properties:
+            singles.append(one)
+            continue
+        if size + record_bytes > BATCH_BYTES_MAX or len(batches[-1]) == BATCH_COUNT:
+            batches.append([])
+            size = 0
+        batches[-1].append(one)
+        size += record_bytes
+    sends = [_send_batch(producer, batch, without) for batch in batches]
+    sends += [_send_part(producer, part, without) for part in _parts(singles)]
+    await asyncio.gather(*sends)
+
+
+def _parts(attempts: Sequence[_PlannedResend]) -> list[Sequence[_PlannedResend]]:
+    return [attempts[first::CONCURRENT_MAX] for first in range(min(CONCURRENT_MAX, len(attempts)))]
+
+
+async def _send_batch(
+    producer: Producer, attempts: Sequence[_PlannedResend], without: frozenset[str]
+) -> None:
+    """Send messages in one request; if it is refused, one by one."""
+    try:
+        pairs = [_copy_of(one, without) for one in attempts]
+        messages, properties = zip(*pairs, strict=True)
+        await producer.send_batch_with(messages, properties)
+    except NotSent as error:
+        for one in attempts:
+            one.end(ResendStatus.NO_RESPONSE, str(error))
+    except (ClientError, ValueError):
+        await _send_part(producer, attempts, without)
+    else:
+        for one in attempts:
+            one.end(ResendStatus.SENT)
+
+
+async def _send_part(
+    producer: Producer, attempts: Sequence[_PlannedResend], without: frozenset[str]
+) -> None:
+    """Send messages one after the other."""
+    for one in attempts:
+        assert one.item.original is not None
+        flags = one.item.original.sys_flag & COMPRESSED
+        try:
+            message, properties = _copy_of(one, without)
+            await producer.send_with(message, properties, sys_flag=flags)
+        except NotSent as error:  # a later request finds out whether it was stored
+            one.end(ResendStatus.NO_RESPONSE, str(error))
+        except (ClientError, ValueError) as error:
+            one.end(ResendStatus.REFUSED, str(error))
+        else:
+            one.end(ResendStatus.SENT)
+
+
+def _copy_of(attempt: _PlannedResend, without: frozenset[str]) -> tuple[Message, dict[str, str]]:
+    """Return the message to send, with its body as it is, and its properties.
+
+    Raises:
+        ValueError: The message cannot be sent.
+    """
+    item, original = attempt.item, attempt.item.original
+    assert original is not None
     removed = item.removed | without
     properties = {name: value for name, value in original.properties.items() if name not in removed}
     properties[item.mark] = item.offset_message_id
     message = Message(
-        topic,
+        attempt.topic,
         original.body,
-        sharding_key=properties.get("__SHARDINGKEY", ""),
+        sharding_key=properties.get(SHARDING_KEY, ""),
         flag=original.flag,
         message_id=item.unique_id,
     )
-    await producer.send_with(message, properties, sys_flag=original.sys_flag & COMPRESSED)
+    return message, properties

@@ -21,6 +21,7 @@ REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
     RequestCode.FIRE_PENDING: ({}, {"keys": ["k"], "dry_run": True}),
     RequestCode.SEARCH_PENDING: ({}, {}),
     RequestCode.DECIDE_HITS: ({}, {}),
+    RequestCode.FIND_COPIES: ({"topic": "T"}, {}),
     RequestCode.FIND_MESSAGE: ({}, {"name": "0" * 32}),
     RequestCode.RECALL_MESSAGE: ({"topic": "T", "recallHandle": "x"}, {}),
 }
