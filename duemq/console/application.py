@@ -50,6 +50,7 @@ FILES: Final = {
     "console.css": "text/css",
     "htmx.min.js": "text/javascript",
     "sse.min.js": "text/javascript",
+    "live.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 ENTRIES: Final = (
@@ -75,6 +76,8 @@ ENTRIES: Final = (
     *OPERATING_ENTRIES,
     PageEntry("/decisions", "", confirmation, LoginRole.OPERATOR, decide),
 )
+UNCHANGED: Final = ": unchanged\n\n"
+"""Comment in a stream, so that a proxy does not end it."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -157,29 +160,44 @@ class Console:
 
     async def events(self, entry: PageEntry, request: Request) -> Response:
         """Return a stream with the blocks of a page whenever they change."""
+        if self._events >= EVENTS_MAX:
+            return Response(status_code=204)
         login = self._login_of(request)
-        if login is None or self._events >= EVENTS_MAX:
-            return Response(status_code=204)  # the browser does not connect again
-        _check_role(login, entry.role)
+        if login is not None:
+            _check_role(login, entry.role)
         stream = self._stream(entry, request, login)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=dict(HEADERS))
+        headers = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would collect the events
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
-    async def _stream(self, entry: PageEntry, request: Request, login: Login) -> AsyncIterator[str]:
-        language, former = _language(request), ""
+    async def _stream(
+        self, entry: PageEntry, request: Request, login: Login | None
+    ) -> AsyncIterator[str]:
+        former = ""
         self._events += 1
         try:
-            while self._login_of(request, touch=False) is not None:
-                await asyncio.sleep(entry.interval_s or self._event_interval_s)
+            while login is not None and self._login_of(request, touch=False) is not None:
+                if await self._stops_within(entry.interval_s or self._event_interval_s):
+                    return  # the browser connects again
                 page = await self._loaded(entry, request, login)
-                text = text_of("live.html", language, page=page, login=login, root=ROOT)
-                if text != former:
-                    former = text
-                    yield event_of("blocks", text)
+                text = _live_text(request, page, login)
+                yield event_of("blocks", text) if text != former else UNCHANGED
+                former = text
                 if not page.live:
                     yield event_of("end", "end")
                     return
+            ended = Notice(Key("login.ended"), state="bad")
+            yield event_of("blocks", _live_text(request, PageContent(Key("login.ended"), [ended])))
+            yield event_of("end", "end")
         finally:
             self._events -= 1
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Return whether the server stops within a time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._sessions.stopping.wait()
+        except TimeoutError:
+            return False
 
     async def _loaded(self, entry: PageEntry, request: Request, login: Login) -> PageContent:
         """Return a page for its stream; if it cannot be loaded now, a page that says so."""
@@ -341,6 +359,11 @@ def event_of(name: str, text: str) -> str:
     """Return a server-sent event."""
     data = "".join(f"data: {line}\n" for line in text.splitlines())
     return f"event: {name}\n{data}\n"
+
+
+def _live_text(request: Request, page: PageContent, login: Login | None = None) -> str:
+    """Return the blocks of a page in the language of the request."""
+    return text_of("live.html", _language(request), page=page, login=login, root=ROOT)
 
 
 def _check_role(login: Login, role: LoginRole) -> None:

@@ -68,6 +68,7 @@ def api_port(
         tls=tls,
         proxies=trusted_proxies("consoleProxies", config.console_proxies),
         resources=sessions,
+        on_stop=sessions.stopping.set,
     )
 
 

@@ -29,6 +29,7 @@ class HttpPort:
         connections_max: Maximum number of connections.
         proxies: Networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
         resources: Entered in the HTTP thread before the port listens, left after it is closed.
+        on_stop: Called in the HTTP thread when the port stops, before its connections end.
     """
 
     bound: socket.socket
@@ -37,6 +38,7 @@ class HttpPort:
     connections_max: int = CONNECTIONS_MAX
     proxies: Sequence[str] = ()
     resources: AbstractAsyncContextManager[object] | None = None
+    on_stop: Callable[[], None] | None = None
 
 
 OpenPort = Callable[[], HttpPort]

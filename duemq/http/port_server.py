@@ -49,4 +49,6 @@ class PortServer(Server):
             ticks = asyncio.create_task(self.main_loop(), name="http ticks")
             await stop.wait()
             ticks.cancel()
+            if self._port.on_stop is not None:
+                self._port.on_stop()
             await self.shutdown(sockets=[self._port.bound])

@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from duemq.auth.signature import Credentials
 from duemq.client import Admin, Client, PendingDecisions, Producer
 from duemq.client.admin.cluster import BrokerMember
+from duemq.client.errors import NoBroker
 
 SESSIONS_MAX: Final = 64  # accounts with open connections
 PRODUCER_GROUP: Final = "duemq_http"
 FORGOTTEN_S: Final = 24 * 3600.0  # after this time, a broker that is not registered is not listed
+
+
+@dataclass(frozen=True, slots=True)
+class FormerMember(BrokerMember):
+    """Member that is no longer registered at the name server."""
+
+    @staticmethod
+    def of(member: BrokerMember) -> FormerMember:
+        """Return a member as a former one."""
+        return FormerMember(member.cluster, member.broker_name, member.broker_id, member.address)
 
 
 class AccountSession:
@@ -40,9 +52,21 @@ class AccountSession:
     def __exit__(self, *exc: object) -> None:
         self.users -= 1
 
-    async def masters(self) -> list[tuple[str, str]]:
-        """Return name and address of each master; the address stands for an unknown name."""
-        return [(name or address, address) for name, address in await self.client.masters()]
+    async def masters(self) -> list[BrokerMember]:
+        """Return the masters; see `members`.
+
+        Raises:
+            NoBroker: There is none.
+        """
+        masters = [member for member in await self.members() if member.is_master]
+        if not masters:
+            raise NoBroker("the name server has no registered broker")
+        return masters
+
+    async def absent_masters(self) -> list[BrokerMember]:
+        """Return the masters that were registered within the last day, and are not now."""
+        members = await self.members()
+        return [one for one in members if one.is_master and isinstance(one, FormerMember)]
 
     async def members(self) -> list[BrokerMember]:
         """Return masters and replicas, also those that were registered within the last day.
@@ -50,15 +74,15 @@ class AccountSession:
         A broker that stops or is killed disappears from the name server; a view of the cluster
         must not look complete without it.
         """
-        members = await self.admin.members()
+        members = {(one.broker_name, one.broker_id): one for one in await self.admin.members()}
         now_s = asyncio.get_running_loop().time()
-        self._seen |= {(each.broker_name, each.broker_id): (each, now_s) for each in members}
+        self._seen |= {key: (member, now_s) for key, member in members.items()}
         self._seen = {
             key: (member, seen_s)
             for key, (member, seen_s) in self._seen.items()
             if now_s - seen_s < FORGOTTEN_S
         }
-        listed = [member for member, _ in self._seen.values()]
+        listed = [members.get(key) or FormerMember.of(one) for key, (one, _) in self._seen.items()]
         return sorted(listed, key=lambda one: (one.broker_name, one.broker_id or 0))
 
 
@@ -67,10 +91,13 @@ class Sessions:
 
     Args:
         connect: Returns a new client of an account.
+    Attributes:
+        stopping: Set when the server stops: responses without an end must end.
     """
 
     def __init__(self, connect: Callable[[Credentials | None], Client]) -> None:
         self._connect = connect
+        self.stopping = asyncio.Event()
         self._sessions: OrderedDict[Credentials | None, AccountSession] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 

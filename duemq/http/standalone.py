@@ -93,6 +93,7 @@ async def serving_console(
             tls=_tls(options.certificate),
             proxies=trusted_proxies("--proxies", options.proxies),
             resources=sessions,
+            on_stop=sessions.stopping.set,
         )
         async with serving([lambda: port]):
             yield int(bound.getsockname()[1])

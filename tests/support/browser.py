@@ -72,9 +72,13 @@ class Chromium:
             )
 
     @contextmanager
-    def page(self) -> Iterator[Browser]:
-        """Yield a page without cookies, caches and history of others; it is closed at the end."""
-        context = self._run(lambda: self._process.new_context(no_viewport=True))
+    def page(self, **options: Any) -> Iterator[Browser]:
+        """Yield a page without cookies, caches and history of others; it is closed at the end.
+
+        Args:
+            options: Of Playwright's context, such as `timezone_id`.
+        """
+        context = self._run(lambda: self._process.new_context(no_viewport=True, **options))
         try:
             page = self._run(context.new_page)
             browser = Browser(self._run, page)
@@ -146,6 +150,23 @@ class Browser:
         element = self._page.get_by_text(re.compile(re.escape(text))).first
         self._run(element.wait_for)
 
+    def wait_hidden(self, selector: str) -> None:
+        """Wait until the element that a selector selects is hidden."""
+        self._run(lambda: self._page.locator(selector).wait_for(state="hidden"))
+
+    @contextmanager
+    def without(self, pattern: str) -> Iterator[None]:
+        """Let requests fail while the block is active, as without a connection.
+
+        Args:
+            pattern: Glob pattern of their addresses.
+        """
+        self._run(lambda: self._page.route(pattern, lambda route: route.abort()))
+        try:
+            yield
+        finally:
+            self._run(lambda: self._page.unroute(pattern))
+
     def wait_without(self, selector: str) -> None:
         """Wait until the page has no element that a selector selects."""
         element = self._page.locator(selector).first
@@ -168,7 +189,7 @@ class Browser:
 
         async def fills() -> None:
             for name, text in values.items():
-                await self._page.fill(f"[name={name}]", text)
+                await self._page.fill(f"[name={name}]:not([type=hidden])", text)
 
         self._run(fills)
 
@@ -203,6 +224,10 @@ class Browser:
     def emulate(self, scheme: Scheme, media: Literal["screen", "print"] = "screen") -> None:
         """Set the preferred colour scheme and the medium of the open page."""
         self._run(lambda: self._page.emulate_media(color_scheme=scheme, media=media))
+
+    def set_clock(self, time_ms: int) -> None:
+        """Let the clock of the browser begin at a time, from the next page on."""
+        self._run(lambda: self._page.clock.install(time=time_ms / 1_000))
 
     def set_cookie(self, name: str, value: str, url: str) -> None:
         """Set a cookie of the path of a URL."""
