@@ -1,6 +1,11 @@
-"""The console with many pending timers: response times of pages, and a bulk cancel.
+"""The console with many pending timers: response times of pages, and bulk decisions.
 
-python -m benchmarks.console [pending] [cancelled]
+    python -m benchmarks.console [pending] [cancelled]
+    python -m benchmarks.console lateness [pending] [cancelled] [rounds] [seconds]
+    python -m benchmarks.console resend [letters]
+
+The second command measures the lateness of deliveries without and with use of the console, see
+`benchmarks/console_lateness.py`; the third one a bulk resend of dead letters.
 
 The library fills the store. The broker runs in a process of its own with the console in it;
 requests come from this process. Each page is requested several times, and the best time counts.
@@ -19,6 +24,7 @@ from urllib.parse import quote
 
 import httpx
 
+from benchmarks import console_lateness, console_resend
 from benchmarks.fill import fill_store
 from tests.support.accounts import KEYS, ROOT
 from tests.support.child_process import Child
@@ -86,28 +92,29 @@ def wait_for(client: httpx.Client, page: httpx.Response) -> tuple[httpx.Response
     return page, time.perf_counter() - begin, len(seen)
 
 
-def measure_cancel(client: httpx.Client, broker: Child, pending: int, cancelled: int) -> None:
-    """List and cancel about `cancelled` messages, selected by their due times."""
-    hours = (LAST_HOUR - FIRST_HOUR) * cancelled / pending
-    until_ms = int(time.time() * 1_000 + (FIRST_HOUR + hours) * HOUR_MS)
-    form = {"csrf": csrf_of(client.get("/").text), "action": "cancel", "topic": TOPIC}
+def decide(client: httpx.Client, broker: Child, search: dict[str, str]) -> None:
+    """List the hits of a search, and decide on all of them."""
+    form = {"csrf": csrf_of(client.get("/").text)}
     start_s = broker.cpu_seconds()
-    page = client.post("/bulk", data=form | {"until": str(until_ms)})
-    page, list_s, _ = wait_for(client, page)
-    match = re.search(r'<td class="number">([\d,]+)', page.text)
-    assert match is not None, page.text
-    count = int(match.group(1).replace(",", ""))
+    page, list_s, _ = wait_for(client, client.post("/bulk", data=form | search))
+    match = re.search(r'name="count"', page.text)
+    total = re.search(r"<dt>Messages</dt><dd>([\d,]+)", page.text)
+    assert total is not None, page.text
+    count = int(total.group(1).replace(",", ""))
     listed_s = broker.cpu_seconds()
     print(f"listed {count:,} in {list_s:.1f} s, {count / list_s / 1e3:.1f} k/s")
     print(f"    processor time of the broker: {listed_s - start_s:.1f} s")
     path = page.url.path.removeprefix("/console")
-    start = {"csrf": form["csrf"], "do": "start", "count": str(count)}
-    page, decide_s, steps = wait_for(client, client.post(path, data=start))
-    rate = count / decide_s / 1e3
-    print(f"cancelled {count:,} in {decide_s:.1f} s, {rate:.1f} k/s, {steps} progress values seen")
-    print(f"    processor time of the broker: {broker.cpu_seconds() - listed_s:.1f} s")
+    if match is not None:
+        start = {**form, "do": "start", "count": str(count)}
+        page, decide_s, steps = wait_for(client, client.post(path, data=start))
+        rate = count / decide_s / 1e3
+        action = search["action"]
+        print(f"{action} of {count:,} in {decide_s:.1f} s, {rate:.1f} k/s, {steps} progress values")
+        print(f"    processor time of the broker: {broker.cpu_seconds() - listed_s:.1f} s")
     for verdict, number in re.findall(r'\?verdict=(\w+)".*?<td class="number">([\d,]+)', page.text):
         print(f"    {verdict}: {number}")
+    client.post(path, data={**form, "do": "discard"})
 
 
 def main(pending: int, cancelled: int) -> None:
@@ -125,15 +132,23 @@ def main(pending: int, cancelled: int) -> None:
                 account = {"access_key": ROOT.access_key, "secret": ROOT.secret}
                 assert client.post("/login", data=account).status_code == 200
                 measure_pages(client)
-                measure_cancel(client, server.broker, pending, cancelled)
+                hours = (LAST_HOUR - FIRST_HOUR) * cancelled / pending
+                until_ms = int(time.time() * 1_000 + (FIRST_HOUR + hours) * HOUR_MS)
+                search = {"action": "cancel", "topic": TOPIC, "until": str(until_ms)}
+                decide(client, server.broker, search)
                 memory = server.broker.memory_bytes()["anonymous"] / (1 << 20)
                 print(f"anonymous memory of the broker: {memory:.0f} MiB")
 
 
+def numbers_of(words: list[str], default: str) -> list[int]:
+    """Return arguments as numbers."""
+    return [int(word.replace("_", "")) for word in words or default.split()]
+
+
 if __name__ == "__main__":
-    main(
-        *(
-            int(text.replace("_", ""))
-            for text in (sys.argv[1:3] if len(sys.argv) > 2 else ("1_000_000", "500_000"))
-        )
-    )
+    if sys.argv[1:2] == ["lateness"]:
+        console_lateness.main(decide, *numbers_of(sys.argv[2:], ""))
+    elif sys.argv[1:2] == ["resend"]:
+        console_resend.main(decide, numbers_of(sys.argv[2:], ""))
+    else:
+        main(*numbers_of(sys.argv[1:], "1_000_000 500_000"))
