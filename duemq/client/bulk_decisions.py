@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from duemq.client.client import Client
-from duemq.client.errors import NoBroker, Unsupported
+from duemq.client.errors import ClientError, NoBroker, Unreachable, Unsupported
 from duemq.client.routes import bytes_of
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult, HitDecision, HitVerdicts, PendingHits
@@ -28,6 +28,8 @@ TEXTS: Final = ("done", "done", "already delivered", "unknown", "refused")
 DONE, CANCELLED, UNKNOWN, REFUSED = 0, 1, 3, 4
 Progress = Callable[[int, int], None]
 """Called with the number of decided messages and of all."""
+OnFailure = Callable[[str, ClientError], None]
+"""Called with the name of a broker that cannot be searched, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,32 +73,46 @@ class BulkDecisions:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def search(self, search: PendingSearch) -> AsyncIterator[tuple[HitPage, PendingHits]]:
+    async def search(
+        self, search: PendingSearch, failed: OnFailure | None = None
+    ) -> AsyncIterator[tuple[HitPage, PendingHits]]:
         """Yield the pages of a search, broker by broker, encoded and decoded. A page may be empty.
 
+        Args:
+            failed: Gets the brokers that refuse the request, do not respond, or are not DueMQ
+                brokers, and the search continues at the next one; None: their errors are raised.
         Raises:
-            Refused: A broker refused the request.
-            Unreachable: A broker does not respond.
-            Unsupported: A broker is not a DueMQ broker.
+            ClientError: Of a broker, without `failed`.
         """
+        for broker, address in await self._client.masters():
+            try:
+                async for page in self._pages_at(broker, address, search):
+                    yield page
+            except ClientError as error:
+                if failed is None:
+                    raise
+                failed(broker or address, error)
+
+    async def _pages_at(
+        self, broker: str, address: str, search: PendingSearch
+    ) -> AsyncIterator[tuple[HitPage, PendingHits]]:
         fields: dict[str, object] = {"from_ms": search.from_ms, "until_ms": search.until_ms}
         fields |= {"key": search.key} if search.key else {}
         fields |= {"topic": search.topic} if search.topic else {}
-        for broker, address in await self._client.masters():
-            cursor: str | None = ""
-            repeated: set[int] = set()
-            while cursor is not None:
-                code = RequestCode.SEARCH_PENDING
-                response = await self._call(address, code, {**fields, "cursor": cursor})
-                body = bytes(bytes_of(response))
-                hits = msgspec.msgpack.decode(body, type=PendingHits)
-                cursor = hits.cursor
-                if not repeated.isdisjoint(hits.offsets):
-                    hits = without(hits, repeated)
-                    body = msgspec.msgpack.encode(hits)
-                if hits.may_repeat:
-                    repeated.update(hits.offsets)
-                yield HitPage(broker, body, len(hits.keys)), hits
+        cursor: str | None = ""
+        repeated: set[int] = set()
+        while cursor is not None:
+            code = RequestCode.SEARCH_PENDING
+            response = await self._call(address, code, {**fields, "cursor": cursor})
+            body = bytes(bytes_of(response))
+            hits = msgspec.msgpack.decode(body, type=PendingHits)
+            cursor = hits.cursor
+            if not repeated.isdisjoint(hits.offsets):
+                hits = without(hits, repeated)
+                body = msgspec.msgpack.encode(hits)
+            if hits.may_repeat:
+                repeated.update(hits.offsets)
+            yield HitPage(broker, body, len(hits.keys)), hits
 
     async def decide(
         self,
@@ -175,6 +191,7 @@ class SearchDecision:
     Attributes:
         ends: End of the log when the search began, by broker.
         counts: Number of messages by verdict.
+        failures: Reason why a broker was not searched, or not to the end, by its name.
     """
 
     client: Client
@@ -186,26 +203,49 @@ class SearchDecision:
     progress: Progress | None = None
     ends: dict[str, int] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
+    failures: dict[str, ClientError] = field(default_factory=dict)
     due_ms: int = -1
     remark: str = ""
 
     async def run(self) -> DecisionResult:
-        """Decide; see `BulkDecisions` for errors."""
+        """Decide; what the other brokers have is decided on, too, if one fails.
+
+        Raises:
+            Unreachable: A broker did not respond; it may have decided on a part.
+            Refused: A broker refused the request.
+            Unsupported: No broker is a DueMQ broker.
+        """
         bulk, has_more = BulkDecisions(self.client), True
         while has_more:
             pages = [page async for page in self._listed(bulk)]
             former = self.counts[DONE]
             total = self.counts.total() + sum(page.count for page in pages)
             for page in pages:
-                await self._decide(bulk, page)
+                if page.broker not in self.failures:
+                    await self._decide(bulk, page)
                 if self.progress is not None:
                     self.progress(self.counts.total(), total)
             has_more = self.counts[DONE] > former and not self.dry_run
+        self._check_failures()
         return self._result()
+
+    def _failed(self, broker: str, error: ClientError) -> None:
+        self.failures[broker] = error
+
+    def _check_failures(self) -> None:
+        """Raise the error of a broker that may have messages of the search."""
+        for error in self.failures.values():
+            if isinstance(error, Unsupported) and self.ends:
+                self.remark = self.remark or str(error)
+            elif isinstance(error, Unreachable) and self.counts[DONE]:
+                text = f"{error}; {self.counts[DONE]:,} messages were decided on before"
+                raise Unreachable(text) from error
+            else:
+                raise error
 
     async def _listed(self, bulk: BulkDecisions) -> AsyncIterator[HitPage]:
         """Yield the pages of the search with hits that are older than its beginning."""
-        async for page, hits in bulk.search(self.search):
+        async for page, hits in bulk.search(self.search, self._failed):
             end = self.ends.setdefault(page.broker, hits.log_end)
             if self.action == "move" and self.deliver_ms is None:
                 self.deliver_ms = hits.now_ms + (self.delay_ms or 0)
@@ -217,9 +257,13 @@ class SearchDecision:
                 yield page
 
     async def _decide(self, bulk: BulkDecisions, page: HitPage) -> None:
-        verdicts = await bulk.decide(
-            page, self.action, self.search, deliver_ms=self.deliver_ms, dry_run=self.dry_run
-        )
+        try:
+            verdicts = await bulk.decide(
+                page, self.action, self.search, deliver_ms=self.deliver_ms, dry_run=self.dry_run
+            )
+        except ClientError as error:
+            self._failed(page.broker, error)
+            return
         self.counts.update(verdicts.verdicts)
         self.remark = self.remark or next(iter(verdicts.remarks.values()), "")
         times = page.hits().due_ms

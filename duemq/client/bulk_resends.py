@@ -16,7 +16,7 @@ import msgspec
 
 from duemq.client.admin import Admin
 from duemq.client.admin.resends import ResendOptions, ResendStatus, Resent, UndeliveredSearch
-from duemq.client.bulk_decisions import HitPage
+from duemq.client.bulk_decisions import HitPage, OnFailure
 from duemq.client.client import Client
 from duemq.net.decisions import HitVerdicts, PendingHits
 
@@ -56,14 +56,15 @@ class BulkResends:
         self._admin = Admin(client=client)
         self._search, self._options = search, options
 
-    async def pages(self) -> AsyncIterator[tuple[ResendPage, PendingHits]]:
+    async def pages(self, failed: OnFailure) -> AsyncIterator[tuple[ResendPage, PendingHits]]:
         """Yield the pages of the search, with what a resend would do.
 
+        Args:
+            failed: Gets the brokers that do not respond; the others are searched.
         Raises:
             NoRoute: The group has no topic of dead letters.
-            Unreachable: A broker does not respond.
         """
-        async for broker, cursor, part in self._admin.undelivered(self._search):
+        async for broker, cursor, part in self._admin.undelivered(self._search, failed):
             results = await self._admin.resend(part.items, self._options, dry_run=True)
             hits = _hits(results)
             verdicts, remarks = _verdicts(results)

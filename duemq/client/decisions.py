@@ -7,6 +7,7 @@ timer by its recall handle only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -77,10 +78,13 @@ class PendingDecisions(ClientRole):
     async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[DecisionResult]:
         """Cancel messages; `selection` are the attributes of `MessageSelection`.
 
+        The results are those of the brokers that respond. If another broker may have the messages,
+        the remark of a result says why it is not known.
+
         Raises:
             Refused: A broker refused the request as a whole.
-            Unreachable: A broker does not respond.
-            Unsupported: A broker is not a DueMQ broker, and ids, keys or a topic are given.
+            Unreachable: No broker responds.
+            Unsupported: No broker is a DueMQ broker, and ids, keys or a topic are given.
         """
         return await self.decide("cancel", MessageSelection(**selection), dry_run=dry_run)
 
@@ -150,10 +154,9 @@ class PendingDecisions(ClientRole):
         more = {"deliver_ms": deliver_ms, "delay_ms": delay_ms, "dry_run": dry_run}
         results: list[DecisionResult] = []
         if selection.ids or selection.keys or not selection.handles:
-            brokers = await self.client.masters()
+            addresses = [address for _, address in await self.client.masters()]
             for request in replace(selection, handles=()).requests(**more):
-                responses = [await self._fetch(address, action, request) for _, address in brokers]
-                results += [combined(of_one) for of_one in zip(*responses, strict=True)]
+                results += await self._fetch_all(addresses, action, request)
         by_broker: dict[str, list[int]] = {}
         for index, handle in enumerate(selection.handles):
             by_broker.setdefault(_issuer(handle), []).append(index)
@@ -165,6 +168,30 @@ class PendingDecisions(ClientRole):
                 of_broker += await self._fetch_at(name, action, request)
             decided |= zip(indexes, of_broker, strict=True)
         return results + [decided[index] for index in range(len(selection.handles))]
+
+    async def _fetch_all(
+        self, addresses: Sequence[str], action: str, request: DecisionRequest
+    ) -> list[DecisionResult]:
+        """Return the combined results of all brokers.
+
+        Raises:
+            ClientError: No broker has results, or one refused the request.
+        """
+        responses = await asyncio.gather(
+            *(self._fetch(address, action, request) for address in addresses),
+            return_exceptions=True,
+        )
+        failures = [one for one in responses if isinstance(one, BaseException)]
+        for failure in failures:
+            is_partial = isinstance(failure, Unreachable | Unsupported)
+            if not is_partial or len(failures) == len(addresses):
+                raise failure
+        by_broker = [one for one in responses if not isinstance(one, BaseException)]
+        results = [combined(of_one) for of_one in zip(*by_broker, strict=True)]
+        for result in results:
+            if result.verdict == "unknown" or result.name in request.keys:
+                result.remark = "; ".join([*filter(None, [result.remark]), *map(str, failures)])
+        return results
 
     async def _fetch_at(
         self, broker_name: str, action: str, request: DecisionRequest

@@ -13,6 +13,7 @@ from duemq.client.admin.resends import AS_IT_IS, ResendOptions, UndeliveredSearc
 from duemq.client.bulk_decisions import PendingSearch
 from duemq.client.errors import ClientError
 from duemq.console.bulk_job import ACTIVE, NO_RESPONSE, OPEN, BulkJob, JobPage
+from duemq.http.broker_states import unasked
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
 from duemq_common.errors import RequestError
@@ -149,7 +150,10 @@ class BulkJobs:
 
     async def _list(self, session: AccountSession, job: BulkJob) -> None:
         """List the hits of the search."""
+        job.unknown = {part.broker: part.reason for part in await unasked(session)}
+        has_response = False
         async for page, hits in job.listed(session.client):
+            has_response = True
             job.add(page, hits)
             if job.total > ITEMS_MAX:
                 job.fail(f"the search has more than {ITEMS_MAX:,} hits: give a shorter range")
@@ -159,25 +163,38 @@ class BulkJobs:
                 return
             if job.stopped_by:
                 break
+        if job.unknown and not has_response:
+            job.fail("; ".join(job.unknown.values()))
+            return
         job.state = "stopped" if job.stopped_by else "ready"
         job.prepared_s = self._now_s()
 
     async def _decide(self, session: AccountSession, job: BulkJob) -> None:
-        """Decide on the listed messages, page by page."""
+        """Decide on the listed messages, page by page; after a failure, of other brokers only."""
+        failures: dict[str, str] = {}
         for one in job.pages:
             if job.stopped_by:
                 job.state = "stopped"
                 return
-            await decide_page(session, job, one)
+            if one.page.broker in failures:
+                continue
+            try:
+                await decide_page(session, job, one)
+            except (ClientError, RequestError) as error:
+                failures[one.page.broker] = str(error)
         job.state = "done"
+        if failures:
+            job.fail("; ".join(failures.values()))
 
 
 async def decide_page(session: AccountSession, job: BulkJob, one: JobPage) -> None:
     """Decide on the messages of a page, and set their results."""
     try:
         result = await job.decide(session.client, one.page)
-    except BaseException:  # the broker may have decided before the request failed
-        verdicts = one.verdicts.replace(bytes([OPEN]), bytes([NO_RESPONSE]))
-        job.set_results(one, verdicts, one.remarks)
+    except BaseException as error:
+        is_read = isinstance(job.search, UndeliveredSearch) and isinstance(error, ClientError)
+        if not is_read:  # the broker may have decided before the request failed
+            verdicts = one.verdicts.replace(bytes([OPEN]), bytes([NO_RESPONSE]))
+            job.set_results(one, verdicts, one.remarks)
         raise
     job.set_results(one, result.verdicts, result.remarks)

@@ -24,6 +24,7 @@ from duemq.client.admin.resends import AS_IT_IS, ResendOptions, UndeliveredSearc
 from duemq.client.bulk_decisions import BulkDecisions, HitPage, PendingSearch
 from duemq.client.bulk_resends import BulkResends, ResendPage
 from duemq.client.client import Client
+from duemq.client.errors import ClientError
 from duemq.net.decisions import HitVerdicts, PendingHits
 
 VERDICTS: Final = (
@@ -87,6 +88,7 @@ class BulkJob:
         nameless: Hits without an id or with an unreadable record, which the job cannot decide on.
         counts: Number of items by verdict.
         damage: Unreadable parts of the timer log, whose messages the list does not have.
+        unknown: Brokers whose messages the list does not have, with the reasons.
         started_ms, ended_ms: Times of the start and the end of the decisions; 0: not yet.
     """
 
@@ -104,6 +106,7 @@ class BulkJob:
     nameless: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     damage: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
     failure: str = ""
     stopped_by: str = ""
     started_ms: int = 0
@@ -122,9 +125,13 @@ class BulkJob:
 
     def listed(self, client: Client) -> AsyncIterator[tuple[HitPage, PendingHits]]:
         """Yield the pages of the search; see `BulkDecisions` and `BulkResends`."""
+
+        def failed(broker: str, error: ClientError) -> None:
+            self.unknown[broker] = str(error)
+
         if isinstance(self.search, UndeliveredSearch):
-            return BulkResends(client, self.search, self.resend).pages()
-        return BulkDecisions(client).search(self.search)
+            return BulkResends(client, self.search, self.resend).pages(failed)
+        return BulkDecisions(client).search(self.search, failed)
 
     async def decide(self, client: Client, page: HitPage) -> HitVerdicts:
         """Decide on the messages of a page; see `BulkDecisions` and `BulkResends`."""

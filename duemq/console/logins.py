@@ -6,7 +6,6 @@ checked again at each request, so that a disabled account is logged out at once.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
@@ -16,7 +15,8 @@ from enum import IntEnum
 from typing import Final
 
 from duemq.auth.signature import Credentials
-from duemq.client.errors import ClientError, NoBroker, Refused, Unreachable, Unsupported
+from duemq.client.errors import Refused, Unreachable, Unsupported
+from duemq.http.broker_states import of_members, values_of
 from duemq.http.sessions import AccountSession
 from duemq.net.codes import ResponseCode
 
@@ -103,16 +103,11 @@ async def role_of(session: AccountSession) -> LoginRole:
     Raises:
         ClientError: No broker accepts the account, or none responds.
     """
-    members = [member for member in await session.members() if member.is_master]
-    roles = await asyncio.gather(
-        *(_role_at(session, member.address) for member in members), return_exceptions=True
-    )
-    granted = [role for role in roles if isinstance(role, LoginRole)]
-    if granted:
-        return max(granted)
-    for error in sorted((e for e in roles if isinstance(e, ClientError)), key=_is_unreachable):
-        raise error
-    raise NoBroker("the name server has no registered broker")
+    masters = await session.masters()
+    states = await of_members(masters, lambda one: _role_at(session, one.address))
+    states.sort(key=lambda state: isinstance(state.error, Unreachable))  # a refusal says more
+    role: LoginRole = max(values_of(states))
+    return role
 
 
 async def _role_at(session: AccountSession, address: str) -> LoginRole:
@@ -129,7 +124,3 @@ async def _role_at(session: AccountSession, address: str) -> LoginRole:
     if rights["administer"]:
         return LoginRole.ADMIN
     return LoginRole.OPERATOR if rights["decide"] else LoginRole.VIEWER
-
-
-def _is_unreachable(error: ClientError) -> bool:
-    return isinstance(error, Unreachable)

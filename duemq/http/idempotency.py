@@ -173,16 +173,19 @@ def check_same(stored: str, given: str) -> None:
 async def _stored(session: AccountSession, topic: str, unique_id: str) -> JsonObject | None:
     """Return the stored message with a unique id; None if no broker has it."""
     body = msgspec.json.encode({"name": unique_id, "topic": topic})
-    for name, address in await session.masters():
-        code = RequestCode.FIND_MESSAGE
+    code = RequestCode.FIND_MESSAGE
+    for name, address in await session.client.masters():
         response = await session.client.call(address, code, body=body, timeout_s=SEARCH_TIMEOUT_S)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # one of Apache's
-            return await _stored_at_apache(session, topic, unique_id)
+            stored = await _stored_at_apache(session, topic, unique_id)
+            if stored is not None:
+                return stored
+            continue
         if response.code != ResponseCode.SUCCESS:
             raise session.client.refusal(response, address, code)
         for message in msgspec.json.decode(bytes_of(response))["messages"]:
             if message["unique_key"] == unique_id:
-                return {"broker": name, **message}
+                return {**message, "broker": name or address}
     return None
 
 

@@ -26,7 +26,7 @@ PROBLEMS: Final[Mapping[int, str]] = {
     500: "The request failed; the log of the server has the reason.",
     501: "The broker does not have the feature.",
     502: "The broker refused the request.",
-    503: "No broker responded, or it accepts no messages now.",
+    503: "A broker did not respond, or it accepts no messages now.",
 }
 OF_EACH: Final = (400, 401, 403, 404, 429, 500, 501, 502, 503)
 OF_BODIES: Final = (413, 415)

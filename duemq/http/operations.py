@@ -5,15 +5,15 @@ A state that is not known has a reason in `failure` instead of numbers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from duemq.client import ClientError, Refused
+from duemq.client import Refused
 from duemq.client.admin.cluster import BrokerMember
+from duemq.http.broker_states import BrokerState, of_members, views
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.net.codes import RequestCode, ResponseCode
@@ -78,18 +78,10 @@ def state_of(name: str, view: str, *, masters: bool) -> Callable[[Call], Awaitab
     """Return the handler that reads a view of every member, or of the masters."""
 
     async def read(call: Call) -> BrokerRows:
-        admin = call.session.admin
-        members = await (admin.masters() if masters else admin.members())
-
-        async def state(member: BrokerMember) -> BrokerRow:
-            row = _row(member)
-            try:
-                row.state = await admin.view(member.address, view)
-            except ClientError as error:
-                row.failure = str(error)
-            return row
-
-        return BrokerRows(list(await asyncio.gather(*map(state, members))))
+        session = call.session
+        members = await (session.masters() if masters else session.members())
+        rows = [_row(state) for state in await views(session, members, view)]
+        return BrokerRows(rows)
 
     read.__name__ = f"show_{name}"
     return read
@@ -135,11 +127,23 @@ async def _stored_audits(call: Call, audit: str) -> JsonObject:
 
 async def list_brokers(call: Call) -> BrokerRows:
     """Return every master and replica."""
-    return BrokerRows(list(map(_row, await call.session.admin.members())))
+    states = await of_members(await call.session.members(), _registered)
+    return BrokerRows(list(map(_row, states)))
 
 
-def _row(member: BrokerMember) -> BrokerRow:
-    return BrokerRow(broker=member.name, id=member.broker_id, address=member.address)
+async def _registered(member: BrokerMember) -> JsonObject:
+    return {}
+
+
+def _row(state: BrokerState) -> BrokerRow:
+    member = state.member
+    return BrokerRow(
+        broker=member.name,
+        id=member.broker_id,
+        address=member.address,
+        failure=state.failure,
+        state=state.value or {},
+    )
 
 
 async def show_migrations(call: Call) -> JsonObject:
@@ -189,11 +193,11 @@ async def start_audit(call: Call) -> AuditStart:
 async def _address(call: Call, broker: str) -> str:
     """Return the address of the master of a broker, or of the only one."""
     masters = await call.session.masters()
-    addresses = [address for name, address in masters if broker in ("", name, address)]
+    addresses = [one.address for one in masters if broker in ("", one.name, one.address)]
     if not addresses:
         raise Problem(404, "no-broker", "There is no such broker", broker)
     if len(addresses) > 1:
-        names = ", ".join(name for name, _ in masters)
+        names = ", ".join(one.name for one in masters)
         raise invalid(f"there are several brokers: give broker ({names})")
     return addresses[0]
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections.abc import Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.admin.messages import MessageHistories
 from duemq.client.message import milliseconds
-from duemq.client.routes import bytes_of
+from duemq.http.broker_states import (
+    BrokerState,
+    UnknownPart,
+    check_known,
+    of_members,
+    unasked,
+    unknown_of,
+    values_of,
+)
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
 from duemq.registry.internal_topics import REVIVE_PREFIX
+from duemq_common.histories import MessageHistory
 
 LIST_VIEWS: Final = {
     "levels": ("schedule_service.list", "messages", 3),
@@ -30,7 +41,6 @@ VIEWS_MAX: Final = 4  # requests to brokers for one page
 PAGE_MAX: Final = 1_000
 NAMES_MAX: Final = 10_000
 NAME_MAX: Final = 1_024
-CALL_TIMEOUT_S: Final = 60.0
 CURSOR: Final = r"^([0-9]{1,4}\.((-1|[0-9]{1,18})(_(-1|[0-9]{1,18})){1,4})?)?$"
 
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX - 1)]
@@ -70,11 +80,13 @@ class PageOfPending(msgspec.Struct, kw_only=True):
             message that a group has popped and not acknowledged).
         cursor: Cursor of the next page; null at the end. A page may be empty before the end.
         damage: Unreadable parts of the store.
+        unknown: Brokers whose messages are missing.
     """
 
     messages: list[JsonObject]
     cursor: str | None
     damage: list[str]
+    unknown: list[UnknownPart]
 
 
 class SelectedMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -116,9 +128,14 @@ class Move(SelectedMessages, kw_only=True, forbid_unknown_fields=True):
 
 
 class DecisionResults(msgspec.Struct):
-    """Result for each name, in order."""
+    """Result for each name, in order.
+
+    Attributes:
+        unknown: Brokers that are not registered: they may have messages without a result.
+    """
 
     results: list[DecisionResult]
+    unknown: list[UnknownPart]
 
 
 class MessageQuery(msgspec.Struct):
@@ -132,53 +149,69 @@ class Histories(msgspec.Struct):
 
     Attributes:
         more: Whether there are older ones.
+        unknown: Brokers whose messages are missing.
     """
 
-    messages: list[JsonObject]
+    messages: list[MessageHistory]
     more: bool
+    unknown: list[UnknownPart]
 
 
 async def list_pending(call: Call) -> PageOfPending:
     """Return a page of the pending messages."""
     query: PendingQuery = call.query or PendingQuery()
     kinds = [query.kind] if query.kind else list(LIST_VIEWS)
-    sources = [(*master, kind) for master in await call.session.masters() for kind in kinds]
+    sources = [(member, kind) for member in await call.session.masters() for kind in kinds]
     number, _, cursor = query.cursor.partition(".")
     index = int(number or 0)
-    if index >= len(sources) or not _is_cursor_of(sources[index][2], cursor):
+    if index >= len(sources) or not _is_cursor_of(sources[index][1], cursor):
         raise invalid("the cursor is not one of this list")
-    page = PageOfPending(messages=[], cursor=None, damage=[])
-    for source in sources[index:][:VIEWS_MAX]:
-        following = await _add_messages(call, page, source, query, cursor)
+    page = PageOfPending(messages=[], cursor=None, damage=[], unknown=[])
+    states: list[BrokerState] = []
+    for member, kind in sources[index:][:VIEWS_MAX]:
+        part = partial(_pending_part, call, query, kind, cursor, query.limit - len(page.messages))
+        [state] = await of_members([member], part)
+        states.append(state)
+        following = _add_part(page, state)
         if following is not None:
             page.cursor = f"{index}.{following}"
-            return page
+            break
         index, cursor = index + 1, ""
+        page.cursor = f"{index}." if index < len(sources) else None
         if len(page.messages) == query.limit:
             break
-    page.cursor = f"{index}." if index < len(sources) else None
+    page.unknown = unknown_of(states)
+    if not query.cursor and page.cursor is None:
+        values_of(states)  # an error of all brokers is that of the list
     return page
 
 
-async def _add_messages(
-    call: Call, page: PageOfPending, source: tuple[str, str, str], query: PendingQuery, cursor: str
-) -> str | None:
-    """Add the messages of one kind of one broker; return the cursor of the next ones."""
-    broker, address, kind = source
+async def _pending_part(
+    call: Call, query: PendingQuery, kind: str, cursor: str, count: int, member: BrokerMember
+) -> tuple[list[JsonObject], list[str], str | None]:
+    """Return messages of one kind of one broker, damage, and the cursor of the next ones."""
     view, name, _ = LIST_VIEWS[kind]
     fields: dict[str, object] = {
         "topic": query.topic,
         "key": query.key,
         "from_ms": query.from_ms,
         "to_ms": query.until_ms,
-        "limit": query.limit - len(page.messages),
+        "limit": count,
         "cursor": cursor,
     }
-    result: JsonObject = await call.session.admin.view(address, view, **fields)
-    page.messages += [{"broker": broker, **described(one)} for one in result[name]]
-    page.damage += result["damage"]
-    following: str | None = result["cursor"]
-    return following
+    result: JsonObject = await call.session.admin.view(member.address, view, **fields)
+    messages = [{"broker": member.name, **described(one)} for one in result[name]]
+    return messages, result["damage"], result["cursor"]
+
+
+def _add_part(page: PageOfPending, state: BrokerState) -> str | None:
+    """Add what a broker responded to a page; return the cursor of its next messages."""
+    if state.error is not None:
+        return None
+    messages, damage, following = state.value
+    page.messages += messages
+    page.damage += damage
+    return following if isinstance(following, str) else None
 
 
 def _is_cursor_of(kind: str, cursor: str) -> bool:
@@ -199,12 +232,12 @@ def described(message: JsonObject) -> JsonObject:
 
 async def cancel(call: Call) -> DecisionResults:
     """Cancel pending messages."""
-    return DecisionResults(await call.session.decisions.cancel(**call.body.arguments()))
+    return await _decided(call, call.session.decisions.cancel(**call.body.arguments()))
 
 
 async def fire(call: Call) -> DecisionResults:
     """Deliver pending messages now."""
-    return DecisionResults(await call.session.decisions.fire(**call.body.arguments()))
+    return await _decided(call, call.session.decisions.fire(**call.body.arguments()))
 
 
 async def move(call: Call) -> DecisionResults:
@@ -212,36 +245,36 @@ async def move(call: Call) -> DecisionResults:
     body: Move = call.body
     if (body.deliver_at is None) == (body.delay_ms is None):
         raise invalid("give either deliver_at or delay_ms")
-    results = await call.session.decisions.move(
+    moved = call.session.decisions.move(
         deliver_ms=None if body.deliver_at is None else milliseconds(body.deliver_at),
         delay_ms=body.delay_ms,
         **body.arguments(),
     )
-    return DecisionResults(results)
+    return await _decided(call, moved)
+
+
+async def _decided(
+    call: Call, decision: Coroutine[None, None, list[DecisionResult]]
+) -> DecisionResults:
+    """Return the results of a decision, and the brokers that did not get it."""
+    return DecisionResults(await decision, await unasked(call.session))
 
 
 async def history(call: Call) -> Histories:
     """Return the messages with an id or key, and their histories."""
-    name = call.path["name"]
+    name, admin = call.path["name"], call.session.admin
     query: MessageQuery = call.query or MessageQuery()
-    body = msgspec.json.encode({"name": name, "topic": query.topic})
-    masters = await call.session.masters()
-    responses = await asyncio.gather(
-        *[
-            call.session.client.ask(
-                address, RequestCode.FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
-            )
-            for _, address in masters
-        ]
+    states = await of_members(
+        await call.session.masters(),
+        lambda one: admin.message_history(name, topic=query.topic, brokers=[one.name]),
     )
-    histories = Histories([], False)
-    for (broker, _), response in zip(masters, responses, strict=True):
-        value = msgspec.json.decode(bytes_of(response))
-        histories.more |= value["more"]
-        histories.messages += [{"broker": broker, **one} for one in value["messages"]]
-    if not histories.messages:
+    parts: list[MessageHistories] = values_of(states)
+    messages = [message for part in parts for message in part.messages]
+    unknown = unknown_of(states)
+    if not messages:
+        check_known(unknown, name)
         raise Problem(404, "no-message", "No broker has the message", name)
-    return histories
+    return Histories(messages, any(part.more for part in parts), unknown)
 
 
 ENDPOINTS: Final = (

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from duemq.client.errors import (
     ClientError,
     Closed,
+    NoBroker,
     NoRoute,
     NotSent,
     Refused,
@@ -107,12 +108,12 @@ def problem_of(error: Exception) -> Problem:
             return Problem(status, "refused", title, error.remark, code=error.code)
         case NotSent():
             return _not_sent(error)
+        case NoBroker() | Unreachable() | Closed():
+            return Problem(503, "unreachable", "A broker did not respond", str(error))
         case NoRoute():
             return Problem(404, "no-route", "No broker has the topic", str(error))
         case Unsupported():
             return Problem(501, "unsupported", "The broker does not have the feature", str(error))
-        case Unreachable() | Closed():
-            return Problem(503, "unreachable", "No broker responded", str(error))
         case ClientError():
             return Problem(502, "broker", "The request failed", str(error))
         case ValueError():

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from duemq.client.admin.groups import EARLIEST, GroupInfo, GroupState, OffsetChange
-from duemq.client.admin.topics import TopicInfo, TopicSettings, TopicState
+from duemq.client.admin.cluster import BrokerMember
+from duemq.client.admin.groups import (
+    EARLIEST,
+    GroupInfo,
+    GroupSettings,
+    GroupState,
+    OffsetChange,
+    combined_group,
+)
+from duemq.client.admin.topics import QueueState, TopicInfo, TopicSettings, TopicState
+from duemq.client.errors import NoRoute
+from duemq.http.broker_states import (
+    Ask,
+    BrokerState,
+    UnknownPart,
+    check_known,
+    of_members,
+    unasked,
+    unknown_of,
+    values_of,
+)
 from duemq.http.endpoints import Call, Endpoint, invalid
 from duemq.http.sent import Topic
+from duemq.http.sessions import AccountSession
 
 PAGE_MAX: Final = 10_000
 QUEUES_MAX: Final = 1_024
@@ -40,10 +61,12 @@ class PageOfTopics(msgspec.Struct):
 
     Attributes:
         more: Whether there are topics after them.
+        unknown: Brokers whose topics are missing.
     """
 
     topics: list[TopicInfo]
     more: bool
+    unknown: list[UnknownPart]
 
 
 class PageOfGroups(msgspec.Struct):
@@ -51,21 +74,39 @@ class PageOfGroups(msgspec.Struct):
 
     Attributes:
         more: Whether there are groups after them.
+        unknown: Brokers whose groups are missing.
     """
 
     groups: list[GroupInfo]
     more: bool
+    unknown: list[UnknownPart]
+
+
+class TopicDetails(msgspec.Struct):
+    """Topic with its queues and the groups that read it.
+
+    Attributes:
+        unknown: Brokers whose queues are missing.
+    """
+
+    info: TopicInfo
+    queues: list[QueueState]
+    groups: list[str]
+    unknown: list[UnknownPart]
 
 
 class GroupDetails(msgspec.Struct):
     """Consumer group.
 
     Attributes:
-        lag: Number of messages that are stored and not consumed, retries included.
+        lag: Number of messages that are stored and not consumed, retries included; null: a part is
+            unknown.
+        unknown: Brokers whose part is missing.
     """
 
     group: GroupState
-    lag: int
+    lag: int | None
+    unknown: list[UnknownPart]
 
 
 class QueueLag(msgspec.Struct):
@@ -84,12 +125,14 @@ class LagOfGroup(msgspec.Struct):
     """Messages that a group has not consumed.
 
     Attributes:
-        lag: Their number, in all queues.
+        lag: Their number, in all queues; null: a part is unknown.
+        unknown: Brokers whose queues are missing.
     """
 
     group: str
-    lag: int
+    lag: int | None
     queues: list[QueueLag]
+    unknown: list[UnknownPart]
 
 
 class NewTopic(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -123,24 +166,71 @@ class OffsetReset(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OffsetChanges(msgspec.Struct):
-    """Changed offsets, by queue."""
+    """Changed offsets, by queue.
+
+    Attributes:
+        unknown: Brokers that are not registered: their offsets were not changed.
+    """
 
     changes: list[OffsetChange]
+    unknown: list[UnknownPart]
 
 
 async def list_topics(call: Call) -> PageOfTopics:
     """Return a page of the topics."""
-    query: NamesQuery = call.query or NamesQuery()
-    rows = [each for each in await call.session.admin.topics() if query.selects(each.name)]
-    return PageOfTopics(rows[: query.limit], len(rows) > query.limit)
+    query, admin = call.query or NamesQuery(), call.session.admin
+    states = await of_masters(call, lambda one: admin.topics(brokers=[one.name]))
+    topics: dict[str, TopicInfo] = {}
+    for part in values_of(states):
+        for topic in part:
+            topics[topic.name] = merged_topic([*filter(None, [topics.get(topic.name)]), topic])
+    names, more = _page_of_names(query, topics)
+    return PageOfTopics([topics[name] for name in names], more, unknown_of(states))
 
 
-async def show_topic(call: Call) -> TopicState:
+def _page_of_names(query: NamesQuery, names: Iterable[str]) -> tuple[list[str], bool]:
+    """Return the names of a page, and whether there are more."""
+    rest = sorted(filter(query.selects, names))
+    return rest[: query.limit], len(rest) > query.limit
+
+
+async def of_masters(call: Call, ask: Ask) -> list[BrokerState]:
+    """Return what each master responds."""
+    return await of_members(await call.session.masters(), ask)
+
+
+async def show_topic(call: Call) -> TopicDetails:
     """Return a topic with its queues and the groups that read it."""
-    return await call.session.admin.topic(call.path["name"])
+    return await _topic_details(call, call.path["name"])
 
 
-async def create_topic(call: Call) -> TopicState:
+async def _topic_details(call: Call, name: str) -> TopicDetails:
+    admin = call.session.admin
+
+    async def part(member: BrokerMember) -> list[TopicState]:
+        if await admin.topic_settings(member.address, name) is None:
+            return []
+        return [await admin.topic(name, brokers=[member.name])]
+
+    states = await of_masters(call, part)
+    parts: list[TopicState] = [topic for topics in values_of(states) for topic in topics]
+    unknown = unknown_of(states)
+    if not parts:
+        check_known(unknown, name)
+        raise NoRoute(f"topic {name} does not exist")
+    info = merged_topic([one.info for one in parts])
+    queues = [queue for one in parts for queue in one.queues]
+    groups = sorted({group for one in parts for group in one.groups})
+    return TopicDetails(info, queues, groups, unknown)
+
+
+def merged_topic(parts: Sequence[TopicInfo]) -> TopicInfo:
+    """Return a topic from its parts at several brokers."""
+    settings = {broker: each for part in parts for broker, each in part.settings.items()}
+    return TopicInfo(parts[0].name, parts[0].kind, settings)
+
+
+async def create_topic(call: Call) -> TopicDetails:
     """Create or change a topic at all masters."""
     new: NewTopic = call.body
     settings = TopicSettings(
@@ -151,25 +241,49 @@ async def create_topic(call: Call) -> TopicState:
         attributes={MESSAGE_TYPE: new.message_type} if new.message_type else {},
     )
     await call.session.admin.create_topic(new.name, settings)
-    return await call.session.admin.topic(new.name)
+    return await _topic_details(call, new.name)
 
 
 async def list_groups(call: Call) -> PageOfGroups:
     """Return a page of the consumer groups."""
-    query: NamesQuery = call.query or NamesQuery()
-    rows = [each for each in await call.session.admin.groups() if query.selects(each.name)]
-    return PageOfGroups(rows[: query.limit], len(rows) > query.limit)
+    query, admin = call.query or NamesQuery(), call.session.admin
+    states = await of_masters(call, lambda one: admin.groups(brokers=[one.name]))
+    settings: dict[str, dict[str, GroupSettings]] = {}
+    for part in values_of(states):
+        for group in part:
+            settings.setdefault(group.name, {}).update(group.settings)
+    names, more = _page_of_names(query, settings)
+    groups = [GroupInfo(name, settings[name]) for name in names]
+    return PageOfGroups(groups, more, unknown_of(states))
 
 
 async def show_group(call: Call) -> GroupDetails:
     """Return a group with its members, subscriptions and offsets."""
-    state = await call.session.admin.group(call.path["name"])
-    return GroupDetails(state, state.lag)
+    name = call.path["name"]
+    states = await states_of_group(call.session, name)
+    parts: list[GroupState] = [group for groups in values_of(states) for group in groups]
+    unknown = unknown_of(states)
+    if not parts:
+        check_known(unknown, name)
+        raise NoRoute(f"group {name} does not exist")
+    state = combined_group(name, parts)
+    return GroupDetails(state, None if unknown else state.lag, unknown)
+
+
+async def states_of_group(session: AccountSession, name: str) -> list[BrokerState]:
+    """Return the state of a group at each broker, in a list; without a state if it has none."""
+    admin = session.admin
+
+    async def part(member: BrokerMember) -> list[GroupState]:
+        infos = await admin.groups(brokers=[member.name])
+        return [await admin.group_state(info) for info in infos if info.name == name]
+
+    return await of_members(await session.masters(), part)
 
 
 async def show_lag(call: Call) -> LagOfGroup:
     """Return the lag of a group by queue."""
-    state = await call.session.admin.group(call.path["name"])
+    details = await show_group(call)
     queues = [
         QueueLag(
             each.queue.topic,
@@ -180,9 +294,9 @@ async def show_lag(call: Call) -> LagOfGroup:
             each.lag,
             each.last_consumed_at,
         )
-        for each in state.queues
+        for each in details.group.queues
     ]
-    return LagOfGroup(state.info.name, state.lag, queues)
+    return LagOfGroup(details.group.info.name, details.lag, queues, details.unknown)
 
 
 async def reset_offsets(call: Call) -> OffsetChanges:
@@ -193,7 +307,7 @@ async def reset_offsets(call: Call) -> OffsetChanges:
     changes = await call.session.admin.reset_offsets(
         call.path["name"], body.topic, body.since or body.to or EARLIEST, dry_run=body.dry_run
     )
-    return OffsetChanges(changes)
+    return OffsetChanges(changes, await unasked(call.session))
 
 
 ENDPOINTS: Final = (
@@ -213,7 +327,7 @@ ENDPOINTS: Final = (
         summary="Create a topic at all masters, or change it there.",
         tag="topics",
         body=NewTopic,
-        result=TopicState,
+        result=TopicDetails,
     ),
     Endpoint(
         method="GET",
@@ -221,7 +335,7 @@ ENDPOINTS: Final = (
         handler=show_topic,
         summary="Show a topic, its queues and the groups that read it.",
         tag="topics",
-        result=TopicState,
+        result=TopicDetails,
     ),
     Endpoint(
         method="GET",

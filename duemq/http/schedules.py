@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import msgspec
 from msgspec import Meta
 
+from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.schedules import (
     LIST_VIEW,
     ChangedSchedule,
@@ -15,8 +16,21 @@ from duemq.client.admin.schedules import (
     ScheduleExists,
     ScheduleView,
 )
-from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
+from duemq.client.errors import Refused
+from duemq.http.broker_states import (
+    UnknownPart,
+    check_known,
+    of_members,
+    page_of_brokers,
+    page_values,
+    unasked,
+    unknown_of,
+    values_of,
+)
+from duemq.http.endpoints import Call, Endpoint, JsonObject
 from duemq.http.problems import Problem
+from duemq.http.sessions import AccountSession
+from duemq.net.codes import ResponseCode
 
 PAGE_MAX: Final = 1_000
 RUNS_MAX: Final = 100
@@ -39,11 +53,13 @@ class PageOfSchedules(msgspec.Struct):
     """Page of schedules, broker by broker.
 
     Attributes:
-        cursor: Cursor of the next page; null at the end.
+        cursor: Cursor of the next page; null at the end. A page may be empty before the end.
+        unknown: Brokers whose schedules are missing.
     """
 
     schedules: list[JsonObject]
     cursor: str | None
+    unknown: list[UnknownPart]
 
 
 class RunsQuery(msgspec.Struct):
@@ -55,27 +71,44 @@ class RunsQuery(msgspec.Struct):
 async def list_schedules(call: Call) -> PageOfSchedules:
     """Return a page of the schedules."""
     query: SchedulesQuery = call.query or SchedulesQuery()
-    masters = await call.session.masters()
-    number, _, after = query.cursor.partition(".")
-    index = int(number or 0)
-    if index >= len(masters):
-        raise invalid("the cursor is not one of this list")
-    name, address = masters[index]
-    page: JsonObject = await call.session.admin.view(
-        address, LIST_VIEW, after=int(after or 0) - 1, count=query.limit, topic=query.topic
-    )
-    following: str | None = None
-    if page["after"] >= 0:
-        following = f"{index}.{page['after'] + 1}"
-    elif index + 1 < len(masters):
-        following = f"{index + 1}.0"
-    return PageOfSchedules([{"broker": name, **each} for each in page["schedules"]], following)
+
+    async def part(member: BrokerMember, after: str) -> tuple[list[JsonObject], str | None]:
+        fields: dict[str, object] = {"after": int(after or 0) - 1, "count": query.limit}
+        view: JsonObject = await call.session.admin.view(
+            member.address, LIST_VIEW, topic=query.topic, **fields
+        )
+        schedules = [{"broker": member.name, **each} for each in view["schedules"]]
+        return schedules, None if view["after"] < 0 else f"{view['after'] + 1}"
+
+    page = await page_of_brokers(call.session, query.cursor, part)
+    schedules, unknown = page_values(page, query.cursor)
+    return PageOfSchedules(schedules, page.cursor or None, unknown)
 
 
 async def show_schedule(call: Call) -> ScheduleView:
     """Return a schedule with its next times."""
     query: RunsQuery = call.query or RunsQuery()
-    return await call.session.admin.schedule(call.path["name"], runs=query.runs)
+    return await existing_schedule(call.session, call.path["name"], query.runs)
+
+
+async def existing_schedule(session: AccountSession, name: str, runs: int) -> ScheduleView:
+    """Return a schedule with its next times.
+
+    Raises:
+        Problem: There is no such schedule, or a broker that may have it does not respond.
+    """
+
+    async def part(member: BrokerMember) -> list[ScheduleView]:
+        view = await session.admin.schedule_at(member, name, runs=runs)
+        return [] if view is None else [view]
+
+    states = await of_members(await session.masters(), part)
+    for state in states:
+        for view in state.value or ():
+            return cast("ScheduleView", view)
+    values_of(states)
+    check_known(unknown_of(states), name)
+    raise Problem(404, "no-schedule", "There is no such schedule", name)
 
 
 async def create_schedule(call: Call) -> ChangedSchedule:
@@ -98,7 +131,12 @@ def change_of(action: str) -> Callable[[Call], Awaitable[ChangedSchedule]]:
             "trigger": admin.trigger_schedule,
             "delete": admin.delete_schedule,
         }
-        return await actions[action](name)
+        try:
+            return await actions[action](name)
+        except Refused as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                check_known(await unasked(call.session), name)
+            raise
 
     change.__name__ = f"{action}_schedule"
     return change

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 from duemq.client import Refused
+from duemq.client.admin.cluster import BrokerMember
+from duemq.http.broker_states import of_members, values_of
 from duemq.http.endpoints import Call, Endpoint, invalid
 from duemq.http.problems import Problem
 from duemq.http.tokens import LIFETIME_S, Tokens, bearer_of
@@ -56,12 +58,19 @@ class TokenRequests:
         Raises:
             Refused: The broker does not accept the signature.
         """
-        client = call.session.client
-        code = RequestCode.CHECK_CLIENT_CONFIG
-        [(_, address), *_] = await call.session.masters()
-        response = await client.call(address, code, body=EMPTY_CONFIG)
-        if response.code == ResponseCode.NO_PERMISSION:
-            raise Refused(response.code, response.remark or "", address)
+        client, code = call.session.client, RequestCode.CHECK_CLIENT_CONFIG
+
+        async def is_accepted(member: BrokerMember) -> bool:
+            response = await client.call(member.address, code, body=EMPTY_CONFIG)
+            if response.code == ResponseCode.NO_PERMISSION:
+                raise Refused(response.code, response.remark or "", member.address)
+            return True
+
+        states = await of_members(await call.session.masters(), is_accepted)
+        for state in states:
+            if isinstance(state.error, Refused):
+                raise state.error
+        values_of(states)
 
     async def revoke_tokens(self, call: Call) -> RevokedTokens:
         """End the token of the request; with HTTP Basic, all tokens of the account."""

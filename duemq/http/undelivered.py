@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.dead_letters import DeadLetterCount
 from duemq.client.admin.quarantine import Quarantined
 from duemq.client.admin.resends import ResendOptions, UndeliveredMessage, UndeliveredSearch
-from duemq.client.admin.undelivered import UndeliveredPage
-from duemq.http.endpoints import Call, Endpoint, invalid
+from duemq.http.broker_states import (
+    BrokersPage,
+    BrokerState,
+    UnknownPart,
+    of_members,
+    page_of_brokers,
+    page_values,
+    unknown_of,
+    values_of,
+)
+from duemq.http.endpoints import Call, Endpoint
 from duemq.http.pending import TimeMs, UntilMs
+from duemq.http.sessions import AccountSession
 from duemq.net.decisions import TIME_MS_MAX
 
 PAGE_MAX: Final = 1_000
@@ -85,10 +98,12 @@ class PageOfUndelivered(msgspec.Struct):
 
     Attributes:
         cursor: Cursor of the next page; null at the end.
+        unknown: Brokers whose messages are missing.
     """
 
     messages: list[UndeliveredRow]
     cursor: str | None
+    unknown: list[UnknownPart]
 
 
 class ResendRow(msgspec.Struct):
@@ -112,16 +127,36 @@ class PageOfResends(msgspec.Struct):
 
     Attributes:
         cursor: Cursor of the next page; null at the end.
+        unknown: Brokers whose messages are missing.
     """
 
     results: list[ResendRow]
     cursor: str | None
+    unknown: list[UnknownPart]
+
+
+class GroupWithDeadLetters(msgspec.Struct):
+    """Group that has dead letters.
+
+    Attributes:
+        messages, last_stored_at: Their number and the time of the last one; null: a part is
+            unknown.
+    """
+
+    group: str
+    messages: int | None
+    last_stored_at: datetime | None
 
 
 class GroupsWithDeadLetters(msgspec.Struct):
-    """Groups that have dead letters."""
+    """Groups that have dead letters.
 
-    groups: list[DeadLetterCount]
+    Attributes:
+        unknown: Brokers whose dead letters are missing.
+    """
+
+    groups: list[GroupWithDeadLetters]
+    unknown: list[UnknownPart]
 
 
 async def list_quarantine(call: Call) -> PageOfUndelivered:
@@ -131,7 +166,33 @@ async def list_quarantine(call: Call) -> PageOfUndelivered:
 
 async def list_dead_letter_groups(call: Call) -> GroupsWithDeadLetters:
     """Return the groups that have dead letters."""
-    return GroupsWithDeadLetters(await call.session.admin.dead_letter_counts())
+    states = await states_of_letters(call.session)
+    counts: dict[str, list[DeadLetterCount]] = {}
+    for part in values_of(states):
+        for count in part:
+            counts.setdefault(count.group, []).append(count)
+    unknown = unknown_of(states)
+    groups = [group_of(name, counts[name], is_known=not unknown) for name in sorted(counts)]
+    return GroupsWithDeadLetters(groups, unknown)
+
+
+async def states_of_letters(session: AccountSession) -> list[BrokerState]:
+    """Return the counts of dead letters at each broker."""
+    admin = session.admin
+    return await of_members(
+        await session.masters(), lambda one: admin.dead_letter_counts(brokers=[one.name])
+    )
+
+
+def group_of(
+    name: str, parts: Iterable[DeadLetterCount], *, is_known: bool
+) -> GroupWithDeadLetters:
+    """Return the dead letters of a group from its parts at several brokers."""
+    if not is_known:
+        return GroupWithDeadLetters(name, None, None)
+    parts = list(parts)
+    times = [one.last_stored_at for one in parts if one.last_stored_at]
+    return GroupWithDeadLetters(name, sum(one.messages for one in parts), max(times, default=None))
 
 
 async def list_dead_letters(call: Call) -> PageOfUndelivered:
@@ -150,26 +211,29 @@ async def resend_dead_letters(call: Call) -> PageOfResends:
 
 
 async def _listed(call: Call, letters_of: str) -> PageOfUndelivered:
-    page = await _page(call, call.query or UndeliveredQuery(), letters_of)
-    return PageOfUndelivered(list(map(_row, page.items)), page.cursor)
+    query = call.query or UndeliveredQuery()
+    page = await _page(call, query, letters_of)
+    messages, unknown = page_values(page, query.cursor)
+    return PageOfUndelivered(list(map(_row, messages)), page.cursor or None, unknown)
 
 
 async def _resent(call: Call, letters_of: str) -> PageOfResends:
     body: SelectedResend = call.body
     page = await _page(call, body, letters_of, frozenset(body.names))
+    messages, unknown = page_values(page, body.cursor)
     options = ResendOptions(topic=body.to_topic, without=frozenset(body.without))
-    results = await call.session.admin.resend(page.items, options, dry_run=body.dry_run)
+    results = await call.session.admin.resend(messages, options, dry_run=body.dry_run)
     rows = [
         ResendRow(_name(one.item), one.item.unique_id, one.topic, one.status.value, one.remark)
         for one in results
     ]
-    return PageOfResends(rows, page.cursor)
+    return PageOfResends(rows, page.cursor or None, unknown)
 
 
 async def _page(
     call: Call, query: UndeliveredQuery, letters_of: str, names: frozenset[str] = frozenset()
-) -> UndeliveredPage:
-    """Return a page of the list that goes through the brokers, with its cursor in the list."""
+) -> BrokersPage:
+    """Return a page of the list of all brokers."""
     search = UndeliveredSearch(
         letters_of=letters_of,
         names=names,
@@ -178,18 +242,16 @@ async def _page(
         from_ms=query.from_ms,
         until_ms=query.until_ms,
     )
-    masters = await call.session.masters()
-    number, _, cursor = query.cursor.partition(".")
-    index = int(number or 0)
-    if index >= len(masters):
-        raise invalid("the cursor is not one of this list")
-    page = await call.session.admin.undelivered_page(
-        search, masters[index][0], cursor=cursor, count=query.limit
-    )
-    following = f"{index + 1}." if index + 1 < len(masters) else None
-    if page.cursor is not None:
-        following = f"{index}.{page.cursor}"
-    return UndeliveredPage(page.items, following)
+
+    async def part(
+        member: BrokerMember, cursor: str
+    ) -> tuple[Sequence[UndeliveredMessage], str | None]:
+        page = await call.session.admin.undelivered_page(
+            search, member.name, cursor=cursor, count=query.limit
+        )
+        return page.items, page.cursor
+
+    return await page_of_brokers(call.session, query.cursor, part)
 
 
 def _name(item: UndeliveredMessage) -> str:

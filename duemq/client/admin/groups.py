@@ -240,29 +240,24 @@ class GroupsAdmin(TopicsAdmin):
 
     async def group_state(self, info: GroupInfo) -> GroupState:
         """Return the members, subscriptions and lag of a group."""
-        members: dict[str, ConsumerMember] = {}
-        subscriptions: dict[str, GroupSubscription] = {}
-        queues: list[GroupProgress] = []
-        reports: list[_MembersBody] = []
-        rate = 0.0
-        for master in await self.masters(list(info.settings)):
-            if (report := await self._members_at(master, info.name)) is not None:
-                reports.append(report)
-                members |= {each.client_id: _member(each) for each in report.connection_set}
-                subscriptions |= {
-                    topic: GroupSubscription(topic, each.sub_string, each.expression_type)
-                    for topic, each in report.subscription_table.items()
-                }
-            progress, rate_there = await self._progress_at(master, info.name)
-            queues += progress
-            rate += rate_there
+        masters = await self.masters(list(info.settings))
+        parts = [await self._state_at(master, info) for master in masters]
+        return combined_group(info.name, parts)
+
+    async def _state_at(self, master: BrokerMember, info: GroupInfo) -> GroupState:
+        """Return the part of a group's state that one broker has."""
+        report = await self._members_at(master, info.name) or _MembersBody()
+        progress, rate = await self._progress_at(master, info.name)
         return GroupState(
-            info,
-            sorted(members.values(), key=lambda member: member.client_id),
-            [subscriptions[topic] for topic in sorted(subscriptions)],
-            queues,
-            next((each.consume_type for each in reports if each.consume_type), ""),
-            next((each.message_model for each in reports if each.message_model), ""),
+            GroupInfo(info.name, {master.name: info.settings[master.name]}),
+            [_member(each) for each in report.connection_set],
+            [
+                GroupSubscription(topic, each.sub_string, each.expression_type)
+                for topic, each in report.subscription_table.items()
+            ],
+            progress,
+            report.consume_type or "",
+            report.message_model or "",
             rate,
         )
 
@@ -437,6 +432,22 @@ class GroupsAdmin(TopicsAdmin):
             progress.append(GroupProgress(queue, row.consumer_offset, row.broker_offset, time))
         progress.sort(key=lambda each: (each.queue.topic, each.queue.queue_id))
         return progress, table.consume_tps
+
+
+def combined_group(name: str, parts: Sequence[GroupState]) -> GroupState:
+    """Return the state of a group from its parts at several brokers."""
+    settings = {broker: each for part in parts for broker, each in part.info.settings.items()}
+    members = {each.client_id: each for part in parts for each in part.members}
+    subscriptions = {each.topic: each for part in parts for each in part.subscriptions}
+    return GroupState(
+        GroupInfo(name, settings),
+        [members[client_id] for client_id in sorted(members)],
+        [subscriptions[topic] for topic in sorted(subscriptions)],
+        [queue for part in parts for queue in part.queues],
+        next((part.consume_type for part in parts if part.consume_type), ""),
+        next((part.message_model for part in parts if part.message_model), ""),
+        sum(part.rate for part in parts),
+    )
 
 
 def _member(body: _ConnectionBody) -> ConsumerMember:

@@ -5,6 +5,7 @@ A schedule is on one broker, among those with queues of its topic: the one that 
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from duemq.client.admin.cluster import ClusterAdmin, converted, parsed
-from duemq.client.errors import NoRoute, Refused
+from duemq.client.admin.cluster import BrokerMember, ClusterAdmin, converted, parsed
+from duemq.client.errors import NoRoute, Refused, Unsupported
 from duemq.client.message import milliseconds
 from duemq.net.codes import RequestCode, ResponseCode
 from recurring_schedules.definition import Definition as Definition
@@ -99,7 +100,7 @@ class SchedulesAdmin(ClusterAdmin):
             InvalidDefinition: The definition cannot be a schedule.
             ScheduleExists: A schedule of this name has another definition.
             NoRoute: The topic has no writable queue.
-            Unsupported: A broker is not a DueMQ broker.
+            Unsupported: The broker of the schedule is not a DueMQ broker.
         """
         check(definition)
         other = await self._find(definition.name, 1)
@@ -191,18 +192,41 @@ class SchedulesAdmin(ClusterAdmin):
         return schedule
 
     async def _find(self, name: str, runs: int) -> tuple[str, ScheduleView] | None:
-        """Return the address of the broker that has a schedule, and the schedule."""
-        for master in await self.masters():
-            try:
-                view = await self.view(master.address, SHOW_VIEW, schedule=name, runs=runs)
-            except Refused as error:
-                if error.code != ResponseCode.QUERY_NOT_FOUND:
-                    raise
-            else:
-                schedule = converted(view, ScheduleView)
-                schedule.broker = master.name
-                return master.address, schedule
+        """Return the address of the broker that has a schedule, and the schedule.
+
+        Raises:
+            ClientError: No broker is known to have it, and one did not say.
+        """
+        masters = await self.masters()
+        views = await asyncio.gather(
+            *(self.schedule_at(master, name, runs=runs) for master in masters),
+            return_exceptions=True,
+        )
+        for master, view in zip(masters, views, strict=True):
+            if isinstance(view, ScheduleView):
+                return master.address, view
+        for view in views:
+            if isinstance(view, BaseException) and not isinstance(view, Unsupported):
+                raise view
         return None
+
+    async def schedule_at(
+        self, master: BrokerMember, name: str, *, runs: int = 1
+    ) -> ScheduleView | None:
+        """Return a schedule of one broker; None: the broker does not have it.
+
+        Raises:
+            Unsupported: The broker is not a DueMQ broker.
+        """
+        try:
+            view = await self.view(master.address, SHOW_VIEW, schedule=name, runs=runs)
+        except Refused as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return None
+        schedule = converted(view, ScheduleView)
+        schedule.broker = master.name
+        return schedule
 
 
 def definition_from(fields: Mapping[str, object]) -> Definition:

@@ -173,9 +173,11 @@ class TopicsAdmin(ClusterAdmin):
             for name, by_broker in sorted(settings.items())
         ]
 
-    async def topic(self, name: str) -> TopicState:
+    async def topic(self, name: str, *, brokers: Sequence[str] = ()) -> TopicState:
         """Return a topic with its queues and the groups that read it.
 
+        Args:
+            brokers: Broker names; none: all.
         Raises:
             NoRoute: No master has the topic.
         """
@@ -183,7 +185,7 @@ class TopicsAdmin(ClusterAdmin):
         internal: set[str] = set()
         queues: list[QueueState] = []
         groups: set[str] = set()
-        for master in await self.masters():
+        for master in await self.masters(brokers):
             value = await self.topic_settings(master.address, name)
             if value is None:
                 continue

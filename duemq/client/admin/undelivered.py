@@ -11,7 +11,8 @@ from duemq.client.admin.dead_letters import DeadLettersAdmin, dead_letter
 from duemq.client.admin.quarantine import quarantined
 from duemq.client.admin.resends import ResendsAdmin, UndeliveredMessage, UndeliveredSearch
 from duemq.client.admin.topic_page import topic_page
-from duemq.client.errors import NoRoute
+from duemq.client.bulk_decisions import OnFailure
+from duemq.client.errors import ClientError, NoRoute
 from duemq.client.message import EPOCH, ReceivedMessage
 
 PAGE_COUNT: Final = 256
@@ -40,8 +41,11 @@ class UndeliveredAdmin(DeadLettersAdmin, ResendsAdmin):
 
         Raises:
             ValueError: The cursor is malformed.
+            NoRoute: The broker is not registered at the name server.
             Unreachable: The broker does not respond.
         """
+        if not self.client.broker:  # without it, the route of the topic does not have the broker
+            await self.masters([broker])
         since_ms = min(search.from_ms, DATETIME_MS_MAX)
         since = EPOCH + timedelta(milliseconds=since_ms) if since_ms else None
         page = await topic_page(
@@ -51,10 +55,12 @@ class UndeliveredAdmin(DeadLettersAdmin, ResendsAdmin):
         return UndeliveredPage([one for one in items if search.selects(one)], page.cursor)
 
     async def undelivered(
-        self, search: UndeliveredSearch
+        self, search: UndeliveredSearch, failed: OnFailure | None = None
     ) -> AsyncIterator[tuple[str, str, UndeliveredPage]]:
         """Yield broker, cursor and content of the pages of a search, broker by broker.
 
+        Args:
+            failed: Gets the brokers that do not respond; None: their errors are raised.
         Raises:
             NoRoute: The group has no topic of dead letters.
             Unreachable: A broker does not respond.
@@ -64,10 +70,15 @@ class UndeliveredAdmin(DeadLettersAdmin, ResendsAdmin):
             raise NoRoute(f"topic {topic} does not exist")
         for master in await self.masters():
             cursor: str | None = ""
-            while cursor is not None:
-                page = await self.undelivered_page(search, master.name, cursor=cursor)
-                yield master.name, cursor, page
-                cursor = page.cursor
+            try:
+                while cursor is not None:
+                    page = await self.undelivered_page(search, master.name, cursor=cursor)
+                    yield master.name, cursor, page
+                    cursor = page.cursor
+            except ClientError as error:
+                if failed is None:
+                    raise
+                failed(master.name, error)
 
 
 def _undelivered(search: UndeliveredSearch, message: ReceivedMessage) -> UndeliveredMessage:

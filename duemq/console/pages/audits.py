@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Refused
 from duemq.console.blocks import Cell, Key, Notice, PageContent, Table
-from duemq.console.brokers import masters, of_members, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.catalogue import TEXTS
 from duemq.console.pages.timers import message_link
+from duemq.http.broker_states import of_members, value_of
 from duemq.http.endpoints import JsonObject
 from duemq.http.problems import Problem
 from duemq.net.codes import ResponseCode
@@ -36,62 +38,93 @@ OUTCOMES: Final = ("clean", "findings", "failed")
 """Names of the exit codes 0, 1 and 2."""
 
 
+@dataclass(frozen=True, slots=True)
+class AuditsPart:
+    """Audits of one broker.
+
+    Attributes:
+        runs: Rows by start and id; None: the ledger cannot be read.
+        failure: Why it cannot.
+        has_more: Whether there are older ones.
+        plan: Row of the audits that are planned.
+    """
+
+    runs: list[tuple[tuple[int, str], list[Cell]]] | None
+    failure: str
+    has_more: bool
+    plan: list[Cell]
+
+
 async def audits(call: PageCall) -> PageContent:
     """Return the audits of all brokers, newest first, and when the next ones start."""
-    admin = call.session.admin
+    admin, cursor = call.session.admin, call.query.get("cursor", "")
 
-    cursor = call.query.get("cursor", "")
-
-    async def part(member: BrokerMember) -> JsonObject:
-        status = await admin.view(member.address, STATUS_VIEW)
+    async def part(member: BrokerMember) -> AuditsPart:
+        plan = _plan_row(member.name, await admin.view(member.address, STATUS_VIEW))
         try:
-            runs: JsonObject = await admin.stored_audits(member.address, cursor=cursor)
+            page: JsonObject = await admin.stored_audits(member.address, cursor=cursor)
         except Refused as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
-            runs = {"audits": None, "failure": error.remark, "cursor": None}
-        return {"runs": runs, "status": status}
+            return AuditsPart(None, error.remark, False, plan)
+        runs = [
+            ((run["started_ms"], run["audit_id"]), _run_row(member.name, run))
+            for run in page["audits"] or ()
+        ]
+        return AuditsPart(runs, "", bool(page["cursor"]), plan)
 
-    states = await of_members(await masters(call.session), part)
-    reports = [(state.member.name, state.value) for state in states if state.value is not None]
-    runs = [
-        ((run["started_ms"], run["audit_id"]), _run_row(name, run))
-        for name, value in reports
-        for run in value["runs"]["audits"] or ()
+    states = await of_members(await call.session.masters(), part)
+    unknown = unknown_parts(states)
+    parts: list[AuditsPart] = [state.value for state in states if not state.error]
+    failed = [
+        Notice(Key("audits.ledger_failed"), f"{state.member.name}: {state.value.failure}", "bad")
+        for state in states
+        if not state.error and state.value.runs is None
     ]
-    is_complete = len(reports) == len(states) and all(
-        value["runs"]["audits"] is not None for _, value in reports
-    )
-    runs.sort(key=lambda each: each[0], reverse=True)
-    empty = Key("audits.none" if is_complete else "value.unknown")
-    blocks: list[object] = [*unknown_parts(states)]
-    for name, value in reports:
-        if value["runs"]["audits"] is None:
-            text = f"{name}: {value['runs']['failure']}"
-            blocks.append(Notice(Key("audits.ledger_failed"), text, "bad"))
-    columns = [Key(f"column.{name}") for name in RUNS]
+    runs = sorted((run for one in parts for run in one.runs or ()), key=_time_of, reverse=True)
     following = ""
-    if len(runs) > PAGE_SIZE or any(value["runs"]["cursor"] for _, value in reports):
+    if len(runs) > PAGE_SIZE or any(one.has_more for one in parts):
         started_ms, audit_id = runs[:PAGE_SIZE][-1][0]
         following = f"/audits?{urlencode({'cursor': f'{started_ms}_{audit_id}'})}"
     rows = [row for _, row in runs[:PAGE_SIZE]]
-    blocks.append(Table(Key("audits.runs"), columns, rows, empty, following))
-    plans = [_plan_row(name, value["status"]) for name, value in reports]
-    columns = [Key(f"column.{name}") for name in PLANS]
-    blocks.append(Table(Key("audits.plans"), columns, plans, empty))
+    empty = Key("value.unknown" if unknown or failed else "audits.none")
+    blocks: list[object] = [
+        *unknown,
+        *failed,
+        Table(Key("audits.runs"), [Key(f"column.{name}") for name in RUNS], rows, empty, following),
+        Table(
+            Key("audits.plans"),
+            [Key(f"column.{name}") for name in PLANS],
+            [one.plan for one in parts],
+            empty,
+        ),
+    ]
     return PageContent(Key("nav.audits"), blocks, live=True)
+
+
+def _time_of(run: tuple[tuple[int, str], list[Cell]]) -> tuple[int, str]:
+    return run[0]
 
 
 async def audit(call: PageCall) -> PageContent:
     """Return the verdicts of one audit, and some messages of each finding."""
     name, broker = call.path["name"], call.query.get("broker", "")
-    members = await masters(call.session)
+    members = await call.session.masters()
     member = next((one for one in members if one.name == broker), None)
     if member is None:
         raise Problem(404, "no-broker", "There is no such broker", broker)
-    cursor = call.query.get("cursor", "")
-    admin = call.session.admin
-    page: JsonObject = await admin.stored_audits(member.address, audit=name, cursor=cursor)
+
+    async def part(member: BrokerMember) -> list[object]:
+        cursor = call.query.get("cursor", "")
+        page = await call.session.admin.stored_audits(member.address, audit=name, cursor=cursor)
+        return _blocks(member, name, page)
+
+    blocks: list[object] = await value_of(member, part)
+    return PageContent(Key("audits.audit"), blocks, name)
+
+
+def _blocks(member: BrokerMember, name: str, page: JsonObject) -> list[object]:
+    """Return the verdicts of an audit, and a page of its findings."""
     run = page["audit"]
     blocks: list[object] = []
     if run["why"]:
@@ -107,10 +140,9 @@ async def audit(call: PageCall) -> PageContent:
     empty = Key("audits.not_stored" if page["findings"] is None else "table.empty")
     following = ""
     if page["cursor"] is not None:
-        query = urlencode({"broker": broker, "cursor": page["cursor"]})
+        query = urlencode({"broker": member.name, "cursor": page["cursor"]})
         following = f"/audits/{quote(name, safe='')}?{query}"
-    blocks.append(Table(Key("audits.findings"), columns, rows, empty, following))
-    return PageContent(Key("audits.audit"), blocks, name)
+    return [*blocks, Table(Key("audits.findings"), columns, rows, empty, following)]
 
 
 def _run_row(broker: str, run: JsonObject) -> list[Cell]:

@@ -5,6 +5,7 @@ timers page --form--> POST /bulk --> /bulk/JOB: listing, confirmation, progress,
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Final
 from urllib.parse import urlencode
 
@@ -22,12 +23,14 @@ from duemq.console.blocks import (
     Tile,
     Tiles,
 )
+from duemq.console.brokers import notices_of
 from duemq.console.bulk import READY_S
 from duemq.console.bulk_job import ACTIVE, VERDICTS, BulkItem, BulkJob
 from duemq.console.call import PageCall
 from duemq.console.pages.timers import message_link
 from duemq.console.pages.undelivered import RESEND, resend_options, undelivered_search
 from duemq.console.rendering import time_of_ms
+from duemq.http.broker_states import UnknownPart
 from duemq.http.endpoints import invalid
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
@@ -141,6 +144,7 @@ def _notices(call: PageCall, one: BulkJob) -> list[Notice]:
         notices.append(Notice(Key("bulk.stopping"), one.stopped_by))
     else:
         notices.append(Notice(Key(f"bulk.{one.state}_text"), one.failure, STATES[one.state]))
+    notices += notices_of(starmap(UnknownPart, one.unknown.items()))
     if one.nameless:
         notices.append(Notice(Key("bulk.nameless"), f"{one.nameless:,}", "bad"))
     if one.damage:

@@ -7,8 +7,9 @@ from typing import Final
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Unsupported
 from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table
-from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
+from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
 from duemq_common.masking import masked
 
@@ -22,15 +23,16 @@ async def configuration(call: PageCall) -> PageContent:
     shown = call.query.get("shown", CHANGED)
     prefix = call.query.get("prefix", "").strip().lower()
 
-    async def part(member: BrokerMember, cursor: str) -> tuple[list[JsonObject], None]:
-        return await _keys(call, member), None
+    async def part(member: BrokerMember, cursor: str) -> tuple[list[list[Cell]], None]:
+        rows = [
+            _row(key, member.name)
+            for key in await _keys(call, member)
+            if key["key"].lower().startswith(prefix) and (shown == EVERY or key["source"] != "")
+        ]
+        return rows, None
 
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
-    rows = [
-        _row(key, page.state.member.name)
-        for key in page.state.value or ()
-        if key["key"].lower().startswith(prefix) and (shown == EVERY or key["source"] != "")
-    ]
+    rows: list[list[Cell]] = page.state.value or []
     choices = [(CHANGED, Key("configuration.changed")), (EVERY, Key("configuration.all"))]
     form = Form(
         Key("timers.search"),

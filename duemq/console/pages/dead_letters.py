@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -11,7 +10,7 @@ from duemq.client.admin.dead_letters import DeadLetter, DeadLetterCount
 from duemq.client.admin.resends import ResendOptions, ResendStatus, Resent, UndeliveredSearch
 from duemq.client.message import milliseconds
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
-from duemq.console.brokers import masters, of_members, page_of_brokers, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import message_link
@@ -21,8 +20,10 @@ from duemq.console.pages.undelivered import (
     search_parameters,
     undelivered_search,
 )
+from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import invalid
 from duemq.http.problems import Problem
+from duemq.http.undelivered import GroupWithDeadLetters, group_of, states_of_letters
 
 PAGE_SIZE: Final = 100
 LETTERS: Final = ("offset", "stored", "topic", "retries", "id", "keys", "broker")
@@ -30,10 +31,7 @@ LETTERS: Final = ("offset", "stored", "topic", "retries", "id", "keys", "broker"
 
 async def dead_letters(call: PageCall) -> PageContent:
     """Return the groups that have dead letters; a number with an unknown part is unknown."""
-    admin = call.session.admin
-    states = await of_members(
-        await masters(call.session), lambda one: admin.dead_letter_counts(brokers=[one.name])
-    )
+    states = await states_of_letters(call.session)
     unknown = unknown_parts(states)
     parts: dict[str, list[DeadLetterCount]] = {}
     for state in states:
@@ -41,7 +39,7 @@ async def dead_letters(call: PageCall) -> PageContent:
             parts.setdefault(count.group, []).append(count)
     names = sorted(name for name in parts if name > call.query.get("after", ""))
     page = names[:PAGE_SIZE]
-    rows = [_group_row(name, parts[name], is_known=not unknown) for name in page]
+    rows = [_group_row(group_of(name, parts[name], is_known=not unknown)) for name in page]
     columns = [Key(f"column.{name}") for name in ("group", "dead_letters", "last_dead_letter")]
     following = f"/dead-letters?{urlencode({'after': page[-1]})}" if len(page) < len(names) else ""
     title = Key("nav.dead_letters")
@@ -127,13 +125,12 @@ async def _page(
     return [item for item in page.items if isinstance(item, DeadLetter)], page.cursor
 
 
-def _group_row(group: str, parts: Sequence[DeadLetterCount], *, is_known: bool) -> list[Cell]:
-    times = [milliseconds(one.last_stored_at) for one in parts if one.last_stored_at]
-    messages = sum(one.messages for one in parts) if is_known else None
+def _group_row(one: GroupWithDeadLetters) -> list[Cell]:
+    last_ms = milliseconds(one.last_stored_at) if one.last_stored_at else 0
     return [
-        Cell(group, link=f"/dead-letters/{quote(group, safe='')}"),
-        Cell(messages, "number"),
-        Cell(max(times, default=0) if is_known else None, "time"),
+        Cell(one.group, link=f"/dead-letters/{quote(one.group, safe='')}"),
+        Cell(one.messages, "number"),
+        Cell(None if one.messages is None else last_ms, "time"),
     ]
 
 

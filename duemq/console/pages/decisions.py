@@ -6,8 +6,10 @@ from typing import Final
 
 from duemq.client.decisions import MessageSelection
 from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table
+from duemq.console.brokers import notices_of
 from duemq.console.call import PageCall
 from duemq.console.pages.timers import message_link
+from duemq.http.broker_states import unasked
 from duemq.http.endpoints import invalid
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
 from duemq_common.clock import SystemClock
@@ -33,6 +35,7 @@ async def confirmation(call: PageCall) -> PageContent:
             blocks.insert(0, Notice(Key("decision.past"), state="bad"))
     else:
         blocks.insert(0, Notice(Key("decision.impossible"), result.remark, "bad"))
+        blocks[1:1] = await _unknown(call, result)
     return PageContent(Key(f"decision.{action}"), blocks, call.query["name"])
 
 
@@ -45,8 +48,14 @@ async def decide(call: PageCall) -> PageContent:
     is_done = result.verdict == "done"
     text = Key("decision.done" if is_done else "decision.impossible")
     blocks = [Notice(text, result.remark, "good" if is_done else "bad")]
+    blocks += await _unknown(call, result)
     table = _result_table(call, result)
     return PageContent(Key(f"decision.{call.query['action']}"), [*blocks, table], result.name)
+
+
+async def _unknown(call: PageCall, result: DecisionResult) -> list[Notice]:
+    """Return a notice for each broker that may have a message that the others do not have."""
+    return notices_of(await unasked(call.session)) if result.verdict == "unknown" else []
 
 
 async def _decide(call: PageCall, from_ms: int, until_ms: int, *, dry_run: bool) -> DecisionResult:

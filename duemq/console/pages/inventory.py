@@ -7,23 +7,19 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.admin.groups import GroupProgress, GroupState
+from duemq.client.admin.groups import GroupProgress, GroupState, combined_group
 from duemq.client.admin.schedules import LIST_VIEW
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
 from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table, Tile, Tiles
-from duemq.console.brokers import (
-    BrokerState,
-    masters,
-    of_members,
-    page_of_brokers,
-    unknown_parts,
-)
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
+from duemq.http.broker_states import BrokerState, of_members, page_of_brokers
 from duemq.http.endpoints import JsonObject, JsonValue
+from duemq.http.registry import states_of_group
 from duemq.http.schedules import SchedulesQuery
 
 PAGE_SIZE: Final = 100
@@ -70,30 +66,21 @@ async def groups(call: PageCall) -> PageContent:
 
 async def group(call: PageCall) -> PageContent:
     """Return a consumer group with its lag by queue; figures with an unknown part are unknown."""
-    name, admin = call.path["name"], call.session.admin
-
-    async def part(member: BrokerMember) -> list[GroupState]:
-        infos = await admin.groups(brokers=[member.name])
-        return [await admin.group_state(info) for info in infos if info.name == name]
-
-    states = await _of_masters(call, part)
+    name = call.path["name"]
+    states = await states_of_group(call.session, name)
     parts: list[GroupState] = _parts(states)
     unknown = unknown_parts(states)
     if not parts and not unknown:
         raise NoRoute(f"group {name} does not exist")
-    members = {member.client_id for one in parts for member in one.members}
-    figures = {
-        "group_lag": sum(one.lag for one in parts),
-        "members": len(members),
-        "rate": sum(one.rate for one in parts),
-    }
+    state = combined_group(name, parts)
+    figures = {"group_lag": state.lag, "members": len(state.members), "rate": state.rate}
     tiles = [
         Tile(Key(f"column.{label}"), Cell(None if unknown else figure, "number"))
         for label, figure in figures.items()
     ]
     names = ("topic", "broker", "queue", "offset", "max_offset", "group_lag", "last_consumed")
     columns = [Key(f"column.{label}") for label in names]
-    rows = [_queue_row(queue) for one in parts for queue in one.queues]
+    rows = [_queue_row(queue) for queue in state.queues]
     empty = Key("value.unknown" if unknown else "table.empty")
     table = Table(Key("group.queues"), columns, rows, empty)
     return PageContent(Key("column.group"), [*unknown, Tiles(tiles), table], name)
@@ -105,15 +92,15 @@ async def schedules(call: PageCall) -> PageContent:
     cursor = call.query.get("cursor", "")
     query: SchedulesQuery = call.handler_call(SchedulesQuery, cursor=cursor).query
 
-    async def part(member: BrokerMember, after: str) -> tuple[JsonObject, str | None]:
+    async def part(member: BrokerMember, after: str) -> tuple[list[list[Cell]], str | None]:
         position = int(after or 0) - 1
         fields: dict[str, object] = {"after": position, "count": PAGE_SIZE, "topic": query.topic}
         view: JsonObject = await call.session.admin.view(member.address, LIST_VIEW, **fields)
-        return view, None if view["after"] < 0 else f"{view['after'] + 1}"
+        rows = [_schedule_row(schedule, member.name) for schedule in view["schedules"]]
+        return rows, None if view["after"] < 0 else f"{view['after'] + 1}"
 
     page = await page_of_brokers(call.session, query.cursor, part)
-    schedules = page.state.value["schedules"] if page.state.value else []
-    rows = [_schedule_row(schedule, page.state.member.name) for schedule in schedules]
+    rows: list[list[Cell]] = page.state.value or []
     unknown = unknown_parts(page.unknown)
     content = _page("schedules", columns, rows, {"cursor": page.cursor}, unknown)
     if call.login.role >= LoginRole.OPERATOR:
@@ -125,7 +112,7 @@ async def schedules(call: PageCall) -> PageContent:
 async def _of_masters(
     call: PageCall, ask: Callable[[BrokerMember], Awaitable[JsonValue]]
 ) -> list[BrokerState]:
-    return await of_members(await masters(call.session), ask)
+    return await of_members(await call.session.masters(), ask)
 
 
 def _parts(states: Iterable[BrokerState]) -> list[JsonValue]:

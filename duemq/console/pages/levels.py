@@ -9,8 +9,9 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.topics import QueueState
 from duemq.client.errors import Unsupported
 from duemq.console.blocks import Cell, Key, PageContent, Table, Tile, Tiles
-from duemq.console.brokers import check_path, masters, of_members, total, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
+from duemq.http.broker_states import of_members
 from duemq.http.endpoints import JsonObject
 
 LEVELS_VIEW: Final = "schedule_service.levels"
@@ -35,26 +36,21 @@ LATENESS: Final = ("p50", "p99", "max")
 async def levels(call: PageCall) -> PageContent:
     """Return the levels of all masters; of Apache's brokers, the pending messages only."""
 
-    async def part(member: BrokerMember) -> JsonObject:
+    async def part(member: BrokerMember) -> tuple[int, list[list[Cell]]]:
         admin = call.session.admin
         try:
             view: JsonObject = await admin.view(member.address, LEVELS_VIEW)
-            for level in view["levels"]:
-                check_path(level, "pending")
         except Unsupported:
             info = await admin.runtime_info(member.address)
-            return apache_view(info, await admin.queue_states(member, LEVEL_TOPIC))
-        return view
+            view = apache_view(info, await admin.queue_states(member, LEVEL_TOPIC))
+        return view["pending"], [_row(member.name, level) for level in view["levels"]]
 
-    states = await of_members(await masters(call.session), part)
-    rows = [
-        _row(state.member.name, level)
-        for state in states
-        if state.value is not None
-        for level in state.value["levels"]
-    ]
+    states = await of_members(await call.session.masters(), part)
+    parts: list[tuple[int, list[list[Cell]]]] = [one.value for one in states if not one.error]
+    rows = [row for _, part_rows in parts for row in part_rows]
     unknown = unknown_parts(states)
-    pending = Tile(Key("overview.pending_levels"), Cell(total(states, "pending"), "number"))
+    count = None if unknown else sum(count for count, _ in parts)
+    pending = Tile(Key("overview.pending_levels"), Cell(count, "number"))
     columns = [Key(f"column.{name}") for name in COLUMNS]
     empty = Key("value.unknown" if unknown else "table.empty")
     table = Table(Key("nav.levels"), columns, rows, empty)

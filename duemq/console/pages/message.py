@@ -10,11 +10,12 @@ from typing import Final
 
 from duemq.client.admin.messages import MessageHistories
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, TextBlock
-from duemq.console.brokers import masters, of_members, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.catalogue import TEXTS
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import message_link, time_field
+from duemq.http.broker_states import of_members
 from duemq.http.problems import Problem
 from duemq_common.histories import HistoryStep, MessageHistory, OpenPop
 
@@ -28,7 +29,7 @@ async def message(call: PageCall) -> PageContent:
     name = call.path["name"]
     topic, admin = call.query.get("topic", ""), call.session.admin
     states = await of_members(
-        await masters(call.session),
+        await call.session.masters(),
         lambda one: admin.message_history(name, topic=topic, brokers=[one.name]),
     )
     parts: list[MessageHistories] = [one.value for one in states if one.value is not None]

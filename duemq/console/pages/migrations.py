@@ -9,10 +9,11 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.migrations import LevelMigration, MigrationResult, MigrationStatus
 from duemq.client.errors import Refused
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, Tile, Tiles
-from duemq.console.brokers import BrokerState, masters, of_members, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
+from duemq.http.broker_states import of_members, value_of
 from duemq.http.endpoints import JsonObject, invalid
 from duemq.http.problems import Problem
 
@@ -35,6 +36,7 @@ LEVELS: Final = (
     "new_messages",
     "reason",
 )
+BROKERS: Final = ("broker", "moved_rate", "rate_limit", "late_p99", "late_limit", "ledger")
 PLANNED: Final = ("level", "delay", "messages", "overdue", "unit_bytes", "estimate")
 VERIFIED: Final = ("level", "moved", "returned", "pending", "settled", "removed", "verdict")
 LEVELS_TEXT_MAX: Final = 1_000
@@ -42,28 +44,44 @@ LEVELS_TEXT_MAX: Final = 1_000
 
 async def migrations(call: PageCall) -> PageContent:
     """Return the progress of the migrations of all brokers."""
-    admin = call.session.admin
-    states = await of_members(
-        await masters(call.session), lambda one: admin.migration_status(one.address)
-    )
-    rows = [
-        _level_row(state.member.name, level)
-        for state in states
-        if state.value is not None
-        for level in state.value["levels"]
-    ]
+    is_admin = call.login.role >= LoginRole.ADMIN
+
+    async def part(member: BrokerMember) -> tuple[list[list[Cell]], list[Cell]]:
+        status = await call.session.admin.migration_status(member.address)
+        rows = [_level_row(member.name, level) for level in status["levels"]]
+        return rows, _broker_row(member.name, status, is_admin=is_admin)
+
+    states = await of_members(await call.session.masters(), part)
     unknown = unknown_parts(states)
     columns = [Key(f"column.{name}") for name in LEVELS]
     empty = Key("value.unknown" if unknown else "migrations.none")
+    rows = [row for state in states if not state.error for row in state.value[0]]
     levels = Table(Key("migrations.levels"), columns, rows, empty)
-    brokers = _brokers(states, is_admin=call.login.role >= LoginRole.ADMIN)
+    rows = [
+        [Cell(state.member.name), *[Cell(None)] * (len(BROKERS) - 1)]
+        if state.error
+        else state.value[1]
+        for state in states
+    ]
+    columns = [Key(f"column.{name}") for name in BROKERS]
+    brokers = Table(Key("migrations.brokers"), columns, rows)
     return PageContent(Key("nav.migrations"), [*unknown, levels, brokers], live=True)
 
 
 async def commands(call: PageCall) -> PageContent:
     """Return the forms that lead to the confirmation of a command for one broker."""
     member = await _broker(call, call.path["name"])
-    status = await call.session.admin.migration_status(member.address)
+
+    async def part(one: BrokerMember) -> tuple[Tiles, list[Field]]:
+        status = await call.session.admin.migration_status(one.address)
+        config = await call.session.admin.broker_config(one.address)
+        limits = [
+            Field(name, Key(f"migrations.{name}"), config.get(key, ""), "number")
+            for name, key in LIMITS.items()
+        ]
+        return _tiles(status), limits
+
+    tiles, limits = await value_of(member, part)
     hidden = [("broker", member.name)]
     levels = Field("levels", Key("migrations.level_list"))
     started = Field("levels", Key("migrations.started_levels"))
@@ -84,17 +102,12 @@ async def commands(call: PageCall) -> PageContent:
         )
         for action in COMMANDS
     ]
-    config = await call.session.admin.broker_config(member.address)
-    limits = [
-        Field(name, Key(f"migrations.{name}"), config.get(key, ""), "number")
-        for name, key in LIMITS.items()
-    ]
     action = [*hidden, ("action", THROTTLE)]
     title = Key("migrations.throttle_title")
     throttle = Form(
         Key("migrations.throttle"), "/migration-commands", limits, hidden=action, title=title
     )
-    blocks = [_tiles(status), *forms, throttle]
+    blocks = [tiles, *forms, throttle]
     return PageContent(Key("migrations.commands"), blocks, member.name)
 
 
@@ -149,7 +162,7 @@ def _refused(member: BrokerMember, action: str, refusal: Refused) -> PageContent
 
 
 async def _broker(call: PageCall, name: str) -> BrokerMember:
-    for member in await masters(call.session):
+    for member in await call.session.masters():
         if member.name == name:
             return member
     raise Problem(404, "no-broker", "There is no such broker", name)
@@ -212,24 +225,16 @@ def _changes_table(config: dict[str, str], changes: dict[str, str]) -> Table:
     return Table(Key("resend.effect"), columns, rows)
 
 
-def _brokers(states: list[BrokerState], *, is_admin: bool) -> Table:
-    rows = []
-    for state in states:
-        status: JsonObject = state.value or {}
-        throttle: JsonObject = status.get("throttle") or {}
-        link = f"/migrations/{quote(state.member.name, safe='')}" if is_admin and status else ""
-        rows.append(
-            [
-                Cell(state.member.name, link=link),
-                Cell(status.get("rate_per_s"), "number"),
-                _limit_cell(throttle.get("rate_per_s")),
-                _lateness_cell(state.value) if state.value is not None else Cell(None),
-                Cell(throttle.get("target_now_ms"), "ms"),
-                Cell((status.get("ledger") or {}).get("trouble", ""), "words"),
-            ]
-        )
-    names = ("broker", "moved_rate", "rate_limit", "late_p99", "late_limit", "ledger")
-    return Table(Key("migrations.brokers"), [Key(f"column.{name}") for name in names], rows)
+def _broker_row(broker: str, status: MigrationStatus, *, is_admin: bool) -> list[Cell]:
+    throttle: JsonObject = status.get("throttle") or {}
+    return [
+        Cell(broker, link=f"/migrations/{quote(broker, safe='')}" if is_admin else ""),
+        Cell(status["rate_per_s"], "number"),
+        _limit_cell(throttle.get("rate_per_s")),
+        _lateness_cell(status),
+        Cell(throttle.get("target_now_ms"), "ms"),
+        Cell((status.get("ledger") or {}).get("trouble", ""), "words"),
+    ]
 
 
 def _lateness_cell(status: MigrationStatus) -> Cell:

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Refused
 from duemq.console.blocks import Cell, Key, PageContent, Table
-from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
+from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
 from duemq.net.codes import RequestCode, ResponseCode
 
@@ -24,7 +25,7 @@ NO_ACCOUNTS: Final = "the broker has no accounts, and so no audit log"
 async def operators(call: PageCall) -> PageContent:
     """Return a page of the entries that brokers have in memory, newest first."""
 
-    async def part(member: BrokerMember, before: str) -> tuple[JsonObject, str | None]:
+    async def part(member: BrokerMember, before: str) -> tuple[list[list[Cell]], str | None]:
         fields = {"before": before, "count": PAGE_SIZE}
         try:
             view = await call.session.admin.view(member.address, AUDIT_VIEW, **fields)
@@ -32,11 +33,11 @@ async def operators(call: PageCall) -> PageContent:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:  # there is no such view
                 raise Refused(error.code, NO_ACCOUNTS, member.address) from error
             raise
-        return view, None if view["before"] is None else str(view["before"])
+        rows = [_row(entry, member.name) for entry in view["entries"]]
+        return rows, None if view["before"] is None else str(view["before"])
 
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
-    entries = page.state.value["entries"] if page.state.value is not None else []
-    rows = [_row(entry, page.state.member.name) for entry in entries]
+    rows: list[list[Cell]] = page.state.value or []
     columns = [Key(f"column.{name}") for name in COLUMNS]
     following = f"/operators?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
     empty = Key("table.empty" if page.state.value is not None else "value.unknown")

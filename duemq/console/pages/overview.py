@@ -4,29 +4,63 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypedDict
 
 from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table, Tile, Tiles
-from duemq.console.brokers import BrokerState, number_in, total, views
+from duemq.console.brokers import number_in, total
 from duemq.console.call import PageCall
 from duemq.console.pages.axis import axis_charts, axis_data, window_of
+from duemq.http.broker_states import BrokerState, views
 from duemq.http.endpoints import JsonValue
 from duemq_common.clock import SystemClock
 
 TIMERS_VIEW: Final = "timer_store.summary"
 LEVELS_VIEW: Final = "schedule_service.levels"
 REPLICA_VIEW: Final = "replication"
-NEEDED: Final = (
-    "quarantined",
-    "slots.fullest",
-    "enqueue.blocked_by",
-    "enqueue.stopped",
-    "dequeue.refusal",
-    "dequeue.stopped",
-)
-"""Values of the timers' view without which the state of a broker is unknown."""
 HOTTEST: Final = 5
 CAPACITY_MAX: Final = 1_000_000_000
+
+
+class FullSecond(TypedDict):
+    """Second with many pending timers."""
+
+    from_ms: int
+    count: int
+
+
+class SlotsPart(TypedDict):
+    """Counts of slots."""
+
+    fullest: list[FullSecond]
+
+
+class EnqueuePart(TypedDict):
+    """State of enqueueing."""
+
+    blocked_by: str
+    stopped: bool
+
+
+class DequeuePart(TypedDict):
+    """State of delivery."""
+
+    refusal: str
+    stopped: bool
+
+
+class TimersPart(TypedDict):
+    """Values of the timers' view without which the state of a broker is unknown."""
+
+    quarantined: dict[str, int]
+    slots: SlotsPart
+    enqueue: EnqueuePart
+    dequeue: DequeuePart
+
+
+class LevelsPart(TypedDict):
+    """Value of the levels' view without which their state is unknown."""
+
+    pending: int
 
 
 async def overview(call: PageCall) -> PageContent:
@@ -34,8 +68,8 @@ async def overview(call: PageCall) -> PageContent:
     members = await call.session.members()
     masters = [member for member in members if member.is_master]
     timers, levels, replicas = await asyncio.gather(
-        views(call.session, masters, TIMERS_VIEW, needed=NEEDED),
-        views(call.session, masters, LEVELS_VIEW, needed=["pending"]),
+        views(call.session, masters, TIMERS_VIEW, form=TimersPart),
+        views(call.session, masters, LEVELS_VIEW, form=LevelsPart),
         views(call.session, members, REPLICA_VIEW),
     )
     now_ms = _now_ms(timers)

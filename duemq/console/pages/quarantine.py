@@ -9,7 +9,7 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.quarantine import Quarantined
 from duemq.client.admin.resends import ResendOptions, ResendStatus, Resent, UndeliveredSearch
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table, TextBlock
-from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import BODY_CHARS_MAX
@@ -20,6 +20,7 @@ from duemq.console.pages.undelivered import (
     search_parameters,
     undelivered_search,
 )
+from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import invalid
 from duemq.http.problems import Problem
 

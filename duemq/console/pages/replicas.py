@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from duemq.console.blocks import Cell, Key, PageContent, Table
-from duemq.console.brokers import BrokerState, views
 from duemq.console.call import PageCall
+from duemq.http.broker_states import BrokerState, views
 from duemq.http.endpoints import JsonObject
 
 REPLICA_VIEW: Final = "replication"

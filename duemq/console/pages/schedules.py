@@ -19,7 +19,6 @@ from duemq.client.admin.schedules import (
     definition_from,
     next_runs,
 )
-from duemq.client.errors import Refused
 from duemq.client.message import time_of
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
 from duemq.console.call import PageCall
@@ -27,7 +26,7 @@ from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.endpoints import invalid
 from duemq.http.problems import Problem
-from duemq.net.codes import ResponseCode
+from duemq.http.schedules import existing_schedule
 from duemq_common.charts import MS_MAX
 from duemq_common.clock import SystemClock
 
@@ -50,7 +49,7 @@ FIELDS: Final = (
 
 async def schedule(call: PageCall) -> PageContent:
     """Return the page of a schedule: its definition, next runs, and forms to change it."""
-    one = await _existing(call, call.path["name"], RUNS)
+    one = await existing_schedule(call.session, call.path["name"], RUNS)
     blocks: list[object] = [_facts(one), _runs(one.definition.zone, one.runs)]
     if call.login.role >= LoginRole.OPERATOR:
         blocks[1:1] = _change_forms(one)
@@ -94,7 +93,7 @@ async def create(call: PageCall) -> PageContent:
 async def confirmation(call: PageCall) -> PageContent:
     """Return what a change will do, with the form that confirms it."""
     change = _change(call)
-    one = await _existing(call, call.query.get("name", ""), RUNS)
+    one = await existing_schedule(call.session, call.query.get("name", ""), RUNS)
     title = Key(f"schedule.{change}")
     blocks: list[object] = [Notice(Key(f"schedule.{change}_text")), _facts(one)]
     hidden = [("change", change), ("name", one.definition.name), ("revision", str(one.revision))]
@@ -125,7 +124,7 @@ async def confirmation(call: PageCall) -> PageContent:
 async def act(call: PageCall) -> PageContent:
     """Change a schedule, unless it has changed since the confirmation."""
     change, name, admin = _change(call), call.query.get("name", ""), call.session.admin
-    one = await _existing(call, name, 1)
+    one = await existing_schedule(call.session, name, 1)
     if one.revision != call.number("revision", NO_TIME):
         title, detail = "The schedule has changed", "open its page again, and confirm again"
         raise Problem(409, "changed", title, detail)
@@ -168,15 +167,6 @@ def _range(call: PageCall) -> tuple[int, int]:
     if not 0 <= from_ms < until_ms <= MS_MAX:
         raise invalid("a backfill needs its first time and a later end")
     return from_ms, until_ms
-
-
-async def _existing(call: PageCall, name: str, runs: int) -> ScheduleView:
-    try:
-        return await call.session.admin.schedule(name, runs=runs)
-    except Refused as error:
-        if error.code == ResponseCode.QUERY_NOT_FOUND:
-            raise Problem(404, "no-schedule", "There is no such schedule", name) from None
-        raise
 
 
 def _definition_fields(call: PageCall) -> dict[str, object]:

@@ -8,9 +8,10 @@ from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.console.blocks import Cell, Field, Form, Key, Notice, PageContent, Table
-from duemq.console.brokers import page_of_brokers, unknown_parts
+from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
+from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
 from duemq.http.pending import LIST_VIEWS, PAGE_MAX, PendingQuery, described
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
@@ -18,6 +19,9 @@ from duemq_common.charts import MS_MAX
 
 PAGE_SIZE: Final = 100
 COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
+
+Part = tuple[list[list[Cell]], list[str]]
+"""Rows of timers, and unreadable parts of the store."""
 
 
 async def timers(call: PageCall) -> PageContent:
@@ -32,16 +36,16 @@ async def timers(call: PageCall) -> PageContent:
         "limit": query.limit,
     }
 
-    async def part(member: BrokerMember, cursor: str) -> tuple[JsonObject, str | None]:
+    async def part(member: BrokerMember, cursor: str) -> tuple[Part, str | None]:
         admin = call.session.admin
         result: JsonObject = await admin.view(member.address, view, **fields, cursor=cursor)
-        return result, result["cursor"]
+        rows = [_row(described(timer), member.name) for timer in result[name]]
+        return (rows, list(result["damage"])), result["cursor"]
 
     page = await page_of_brokers(call.session, query.cursor, part)
-    value: JsonObject = page.state.value or {"damage": [], name: []}
+    rows, damage = page.state.value or ([], [])
     blocks: list[object] = [_form(query), *unknown_parts(page.unknown)]
-    blocks += [Notice(Key("timers.damage"), text, "bad") for text in value["damage"]]
-    rows = [_row(described(timer), page.state.member.name) for timer in value[name]]
+    blocks += [Notice(Key("timers.damage"), text, "bad") for text in damage]
     following, empty = "", Key("table.empty" if page.state.value else "value.unknown")
     if page.cursor:
         following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"

@@ -12,13 +12,19 @@ import pytest
 
 from duemq.client import Admin, Message, Producer
 from duemq.client.admin.cluster import BrokerMember
-from duemq.console import brokers
-from duemq.console.brokers import OTHER_FORM
+from duemq.console.application import ENTRIES
+from duemq.console.logins import LoginRole
+from duemq.http import broker_states
+from duemq.http.broker_states import NOT_REGISTERED, OTHER_FORM
 from recurring_schedules.definition import Definition
 from tests.duemq.console.cluster import Cluster, clustered
 from tests.duemq.console.rig import served
 from tests.support.running_broker import TIMEOUT_S
 
+LISTS = [entry.path for entry in ENTRIES if entry.title and entry.role == LoginRole.VIEWER] + [
+    "/dead-letters/readers"
+]
+DETAILS = ("/schedules/report-second", "/audits/audit-1?broker=second")
 UNKNOWN = "Unknown: a broker did not report its part."
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
 
@@ -66,12 +72,18 @@ def test_the_part_of_a_stopped_broker_is_unknown_on_every_page(tmp_path: Path) -
                     assert UNKNOWN not in page
             group = await cluster.page("/groups/readers")
             assert re.search(r"<dt>Members</dt><dd>0\s*</dd>", group)
+            for path in LISTS:
+                assert "second:" not in await every_page(cluster, path)
             await cluster.stop_second()
             for path, text in lists.items():
                 page = await every_page(cluster, path.format("first"))
                 assert text.format("first") in page, path
                 assert page.count(UNKNOWN) == 1, path
-                assert "second:" in page, path
+            for path in LISTS:
+                assert NOT_REGISTERED in await every_page(cluster, path), path
+            for path in DETAILS:
+                response = await cluster.client.get(f"/console{path}")
+                assert (response.status_code, NOT_REGISTERED in response.text) == (503, True), path
             missing = await cluster.page("/messages/key-second")
             assert UNKNOWN in missing
             assert "second:" in missing
@@ -102,7 +114,7 @@ def test_a_broker_of_another_version_is_unknown(
 
 def test_a_broker_that_hangs_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(brokers, "TIMEOUT_S", 0.01)
+        monkeypatch.setattr(broker_states, "TIMEOUT_S", 0.01)
         ended = asyncio.Event()
 
         async def ask(member: BrokerMember) -> str:
@@ -111,7 +123,7 @@ def test_a_broker_that_hangs_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
             return "value"
 
         members = [BrokerMember("c", name, 0, "127.0.0.1:1") for name in ("silent", "other")]
-        silent, other = await brokers.of_members(members, ask)
+        silent, other = await broker_states.of_members(members, ask)
         assert (silent.value, silent.failure) == (None, "no response within 0 s")
         assert other.value == "value"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,11 +16,13 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.client import Message, Producer
+from duemq.client.admin.cluster import BrokerMember
 from duemq.client.bulk_decisions import HitPage, PendingSearch
 from duemq.client.errors import Unreachable
 from duemq.console import bulk
 from duemq.console.bulk import BulkJobs
 from duemq.console.bulk_job import BulkJob
+from duemq.http.broker_states import NOT_REGISTERED
 from duemq.http.problems import Problem
 from duemq.net.codes import RequestCode
 from duemq.net.decisions import HitDecision, HitVerdicts, PendingHits
@@ -167,6 +170,7 @@ class FakeBroker:
         gate: Holds each decision until it is set.
         failing: Number of the decision that fails; 0: none.
         nameless: Number of hits without an id on each page.
+        absent: Brokers that are no longer registered.
     """
 
     def __init__(self, count: int) -> None:
@@ -176,6 +180,7 @@ class FakeBroker:
         self.requested = asyncio.Event()
         self.decisions: list[HitDecision] = []
         self.failing = self.nameless = 0
+        self.absent: list[BrokerMember] = []
         self.client, self.broker = self, "address"
 
     def __enter__(self) -> None: ...
@@ -184,6 +189,9 @@ class FakeBroker:
 
     async def masters(self) -> list[tuple[str, str]]:
         return [("b", "address")]
+
+    async def absent_masters(self) -> list[BrokerMember]:
+        return self.absent
 
     async def call(
         self, address: str, code: int, fields: Mapping[str, Any], body: bytes = b"", **more: object
@@ -266,6 +274,66 @@ def test_a_request_without_response_leaves_results_unknown() -> None:
         assert "gone" in job.failure
         assert job.counts == {"open": 4, "done": 3, "no_response": 3}
         assert [one.offsets for one in broker.decisions] == [[0, 1, 2], [3, 4, 5]]
+
+    asyncio.run(main())
+
+
+class TwoBrokers(FakeBroker):
+    """Session and client of two brokers.
+
+    Attributes:
+        away: Addresses that do not respond to searches.
+        failing_address: Address whose second decision fails.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.broker, self.away, self.failing_address = "", set[str](), ""
+        self.decided: Counter[str] = Counter()
+
+    async def masters(self) -> list[tuple[str, str]]:
+        return [("a", "1"), ("b", "2")]
+
+    async def call(
+        self, address: str, code: int, fields: Mapping[str, Any], body: bytes = b"", **more: object
+    ) -> Response:
+        if code == RequestCode.SEARCH_PENDING and address in self.away:
+            raise Unreachable(f"{address} does not respond")
+        if code == RequestCode.DECIDE_HITS:
+            self.decided[address] += 1
+            if (address, self.decided[address]) == (self.failing_address, 2):
+                raise Unreachable(f"{address} does not respond")
+        return await super().call(address, code, fields, body, **more)
+
+
+def test_other_brokers_are_decided_on_after_a_failure() -> None:
+    async def main() -> None:
+        jobs, brokers = jobs_at([0.0]), TwoBrokers(10)
+        brokers.failing_address = "1"
+        job = await ready(jobs, brokers)
+        assert (job.total, job.unknown) == (20, {})
+        jobs.start(brokers, job, "a")
+        assert job.task is not None
+        await job.task
+        assert (job.state, job.failure) == ("failed", "1 does not respond")
+        assert job.counts == {"done": 3 + 10, "no_response": 3, "open": 4}
+        assert brokers.decided == {"1": 2, "2": 4}
+
+    asyncio.run(main())
+
+
+def test_brokers_that_cannot_be_searched_are_named() -> None:
+    async def main() -> None:
+        jobs, brokers = jobs_at([0.0]), TwoBrokers(10)
+        brokers.away = {"1"}
+        brokers.absent = [BrokerMember("c", "old", 0, "3")]
+        job = await ready(jobs, brokers)
+        assert (job.state, job.total) == ("ready", 10)
+        assert job.unknown == {"a": "1 does not respond", "old": NOT_REGISTERED}
+        brokers.away = {"1", "2"}
+        job = await ready(jobs, brokers)
+        assert job.state == "failed"
+        assert "2 does not respond" in job.failure
 
     asyncio.run(main())
 
