@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -24,3 +27,18 @@ REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
 def remedy_of(error: OSError) -> str:
     """Return what an operator can do about a failed write, as the start of a sentence."""
     return REMEDIES.get(error.errno or 0, "Check the disk")
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Let an error of a write in the block name its file.
+
+    Raises:
+        OSError: With the file, as the errors of `open`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error

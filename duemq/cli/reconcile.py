@@ -217,11 +217,16 @@ def export(
         ),
     ] = False,
     as_json: AsJson = False,
+    as_delta: Annotated[
+        bool, typer.Option("--delta", help="Add a Delta log to each table; later runs continue it.")
+    ] = False,
 ) -> None:
     """Add the new records of stores to Parquet tables. Needs no Spark and no Java."""
     from duemq.cli import reconcile_export
 
-    reconcile_export.export(stores, out, broker or [], accept_gap=accept_gap, as_json=as_json)
+    reconcile_export.export(
+        stores, out, broker or [], accept_gap=accept_gap, as_delta=as_delta, as_json=as_json
+    )
 
 
 @command(reconcile_app, "watch", example="reconcile watch /data/store --home /var/lib/duemq-watch")

@@ -9,6 +9,7 @@ from pathlib import Path
 from duemq.cli.exits import Exit
 from duemq.cli.output import notice, print_json, print_table
 from duemq.cli.reconcile_spark import could_not_run
+from duemq_common.disk_errors import naming
 
 
 def export(
@@ -17,6 +18,7 @@ def export(
     names: Sequence[str],
     *,
     accept_gap: bool,
+    as_delta: bool,
     as_json: bool,
 ) -> None:
     """Export the new records of stores; exit 1 if ranges of a log are unreadable."""
@@ -28,7 +30,9 @@ def export(
         from spark_reconciliation.tables.export import export_stores
         from spark_reconciliation.tables.schemas import TABLES
 
-        steps = export_stores(list(map(absolute, stores)), out, names, accept_gap=accept_gap)
+        paths = list(map(absolute, stores))
+        with naming(out):
+            steps = export_stores(paths, out, names, accept_gap=accept_gap, as_delta=as_delta)
     if as_json:
         print_json({"steps": [asdict(step) for step in steps]})
     else:

@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from duemq_common.clock import Clock, SystemClock
 from duemq_common.errors import UsageError
 from message_store.layout import SCANNED
 from spark_reconciliation.kernels.pointed import read_rows
@@ -31,6 +32,7 @@ from spark_reconciliation.scan.planning import (
     log_segments,
 )
 from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.tables.delta_log import has_delta_logs, write_delta_logs
 from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
 from spark_reconciliation.tables.exported_promises import ExportedPromises
 from spark_reconciliation.tables.lateness import hours_of, hours_of_files, stage_lateness
@@ -91,13 +93,20 @@ class LogChanged(UsageError):
 
 
 def export_stores(
-    stores: Sequence[str], out: Path, names: Sequence[str] = (), *, accept_gap: bool = False
+    stores: Sequence[str],
+    out: Path,
+    names: Sequence[str] = (),
+    *,
+    accept_gap: bool = False,
+    as_delta: bool = False,
+    clock: Clock | None = None,
 ) -> list[ExportedStep]:
     """Export the new records of stores; each store is committed by itself.
 
     Args:
         names: Name of the broker of each store; empty: the last part of its path.
         accept_gap: Whether to continue although retention removed records before their export.
+        as_delta: Whether the tables get Delta logs; those that exist are continued in any case.
     Raises:
         UsageError: A store, the output or its state is invalid; a log does not continue the
             exported one.
@@ -111,6 +120,8 @@ def export_stores(
         for broker, store in brokers.items():
             state, result = _export_store(out, state, broker, store, accept_gap=accept_gap)
             results.append(result)
+        if as_delta or has_delta_logs(out):
+            write_delta_logs(out, (clock or SystemClock()).now_ms())
     return results
 
 
