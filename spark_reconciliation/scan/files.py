@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
 
 from duemq_common.errors import UsageError
-from duemq_common.existence import exists, is_directory, is_file
+from duemq_common.existence import exists, is_directory
 from message_store.verify.files import map_file
 from spark_reconciliation.arrays import Bytes
 
@@ -94,12 +95,14 @@ class Root:
         if not is_directory(directory):
             return []
         kept = []
-        for path in sorted(directory.iterdir()):
-            try:
-                if is_file(path):
-                    kept.append(Entry(f"{below}/{printable(path.name)}", path.stat().st_size))
-            except FileNotFoundError:  # retention has removed it
-                continue
+        with os.scandir(directory) as listed:
+            for item in sorted(listed, key=lambda item: item.name):
+                try:
+                    status = item.stat()
+                except FileNotFoundError:  # retention has removed it
+                    continue
+                if S_ISREG(status.st_mode):
+                    kept.append(Entry(f"{below}/{printable(item.name)}", status.st_size))
         return kept
 
     def folders(self, below: str) -> list[str]:

@@ -8,6 +8,7 @@ units that point after it are ignored.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize, and what a broker adds
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
+LOG: Final = "commitlog"
 MARK_FILE: Final = "config/duemq.mark"
 T = TypeVar("T")
 
@@ -115,11 +117,22 @@ class LogPlan:
     findings: tuple[Finding, ...] = ()
     last_ms: int = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle runs of files instead of files: a log may have 100,000."""
+        state = (self.min, self.end, self.findings, self.last_ms)
+        return _plan_of_runs, (_runs(self.files), *state)
+
     @classmethod
     def of_files(cls, files: Sequence[Entry]) -> LogPlan:
         """Return the plan of whole files, without a search for the end of the log."""
         end = int(files[-1].name) + files[-1].size
         return cls(tuple(files), int(files[0].name), end)
+
+    def file_at(self, position: int) -> Entry | None:
+        """Return the file with a log offset, None outside of the log."""
+        if not self.min <= position < self.end:
+            return None
+        return self.files[bisect_right(self.files, position, key=_base) - 1]
 
     def read(self, root: Root, position: int, size: int) -> Bytes:
         """Return bytes of the log from an offset: fewer at the end of a file, none outside the log.
@@ -127,11 +140,42 @@ class LogPlan:
         Raises:
             OSError: The file cannot be read.
         """
-        entry = next((e for e in reversed(self.files) if int(e.name) <= position), None)
-        if entry is None or not self.min <= position < self.end:
+        entry = self.file_at(position)
+        if entry is None:
             return np.empty(0, np.uint8)
         start = position - int(entry.name)
         return root.read(entry.path, start, start + size)
+
+
+def _base(entry: Entry) -> int:
+    return int(entry.name)
+
+
+def _runs(files: Iterable[Entry]) -> list[tuple[int, int, int]]:
+    """Return base, size and number of the files of each run without a gap."""
+    runs: list[tuple[int, int, int]] = []
+    for entry in files:
+        base, size, count = runs[-1] if runs else (0, 0, 0)
+        if runs and size == entry.size and base + size * count == _base(entry):
+            runs[-1] = (base, size, count + 1)
+        else:
+            runs.append((_base(entry), entry.size, 1))
+    return runs
+
+
+def _plan_of_runs(
+    runs: Iterable[tuple[int, int, int]],
+    low: int,
+    end: int,
+    findings: tuple[Finding, ...],
+    last_ms: int,
+) -> LogPlan:
+    files = (
+        Entry(f"{LOG}/{base + number * size:020d}", size)
+        for base, size, count in runs
+        for number in range(count)
+    )
+    return LogPlan(tuple(files), low, end, findings, last_ms)
 
 
 def plan_log(root: Root) -> LogPlan:
@@ -141,14 +185,14 @@ def plan_log(root: Root) -> LogPlan:
         OSError: The directory cannot be read.
     """
     store, durable = root.url, _durable(root)
-    entries, findings = row_of_files(store, root.files("commitlog"))
+    entries, findings = row_of_files(store, root.files(LOG))
     text = (
         f"according to {MARK_FILE}, {{}} more bytes were on the disk: the end of the log was lost, "
         f"or the store was copied while its broker was running"
     )
     if not entries:
         if durable:
-            findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
+            findings.append(Finding(store, LOG, 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
     end, last_ms, end_findings = find_log_end(root, entries, durable)
     if end < durable and not end_findings:  # an unreadable file is a finding already

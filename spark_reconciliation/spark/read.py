@@ -20,6 +20,7 @@ from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from spark_reconciliation.scan.planned_store import Planned, plan_store
 from spark_reconciliation.scan.planning import PARTITION_BYTES, grouped
 from spark_reconciliation.scan.tables import TABLES, arrow_schema
+from spark_reconciliation.spark.tasks import PackedTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,9 +66,9 @@ def read_table(
     if "partitionbytes" not in {key.lower() for key in options}:
         scan_options = replace(scan_options, partition_bytes=_piece_bytes(spark, stores))
     parts = TableReader(scan_options, names, stores).partitions()
-    tasks = grouped(
-        parts, scan_options.partition_bytes, ScanPart.length
-    )  # the start of a task takes 25 ms
+    tasks = PackedTasks(  # the start of a task takes 25 ms
+        grouped(parts, scan_options.partition_bytes, ScanPart.length)
+    )
     one_each = spark.range(0, len(tasks), 1, len(tasks))
     return one_each.mapInArrow(
         partial(_read_parts, TableReader(scan_options, names), tasks), schema
@@ -114,7 +115,7 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
 
 
 def _read_parts(
-    reader: TableReader, tasks: Sequence[Sequence[ScanPart]], numbers: Iterator[pa.RecordBatch]
+    reader: TableReader, tasks: PackedTasks, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the parts of the tasks with some numbers. Runs on a worker."""
     from spark_reconciliation.spark.reader import settle_worker
@@ -122,7 +123,7 @@ def _read_parts(
     settle_worker()
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            for part in tasks[number]:
+            for part in tasks.parts(number):
                 yield from reader.read(part)
 
 

@@ -244,8 +244,8 @@ def _mark_again(root: Root, plan: LogPlan, mark: RecordMark | None) -> RecordMar
 
 def _mark(root: Root, plan: LogPlan, offset: int) -> RecordMark | None:
     """Return the record at a log offset, None without one."""
-    entry = next((e for e in reversed(plan.files) if int(e.name) <= offset), None)
-    if entry is None or offset >= plan.end:
+    entry = plan.file_at(offset)
+    if entry is None:
         return None
     scan = RecordScan(ScanSegment.whole(root, entry, plan.end))
     if not scan.open():
