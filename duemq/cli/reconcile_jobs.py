@@ -15,6 +15,7 @@ from duemq.cli.output import console, notice, plural, print_json, print_json_lin
 from duemq.cli.reconcile_run import print_unread
 from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark, with_engine
 from duemq_common.clock import SystemClock
+from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
 
@@ -208,14 +209,18 @@ def _repair_text(file: Path, messages: int, left: int) -> str:
 
 
 def _write(file: Path, request: AuditRequest, rows: Iterator[Any]) -> int:
-    """Write messages and return their number; remove the file on an error."""
-    with file.open("x", encoding="utf-8") as to:
-        try:
+    """Write messages and return their number; the file exists once all are written."""
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    try:
+        with naming(file), unfinished.open("w", encoding="utf-8") as to:
             to.write(json.dumps({"format": FORMAT, "stores": request.stores}) + "\n")
-            return sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
-        except BaseException:
-            file.unlink()
-            raise
+            count = sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
+        if exists(file):
+            raise UsageError(f"{file} already exists: give another file")
+        unfinished.rename(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
 
 
 def _line(row: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
     from spark_reconciliation.jobs.outside import ProofSummary
     from spark_reconciliation.jobs.replicas import GroupResult
@@ -23,6 +23,7 @@ SHOWN_MAX: Final = 20
 ALIKE_SHOWN: Final = 3  # messages of each verdict and reason
 OFFENDERS_MAX: Final = 200
 PERCENTILES: Final = (0.5, 0.99)
+Reason = tuple[str, str]  # verdict, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def summarize(
     verdicts: DataFrame | None,
     unread: DataFrame | None,
     *,
-    kept: Sequence[object] = (),
+    kept: Sequence[Row] = (),
 ) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
@@ -89,7 +90,11 @@ def summarize(
         verdicts, unread: Results of `read.audit_stores`; None without rows.
         kept: Counts of other messages, see `aggregated_audit.AggregatedAudit`.
     """
-    rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
+    others = [] if verdicts is None else by_lateness(verdicts, F.col("why")).collect()
+    rows = [*kept, *others]
+    alike: Counter[Reason] = Counter()
+    for row in others:
+        alike[row["verdict"], row["why"]] += row["count"]
     counts: Counter[str] = Counter()
     times: Counter[int] = Counter()
     for row in rows:
@@ -99,11 +104,9 @@ def summarize(
     order = {name: rank for rank, name in enumerate(VERDICTS)}
     offenders = []
     if verdicts is not None and set(counts) - CLEAN:
-        offenders = _some_of_each(verdicts.where(~F.col("verdict").isin(*CLEAN)))
+        offenders = _some_of_each(verdicts.where(~F.col("verdict").isin(*CLEAN)), alike)
     places, clock = _places(unread) if unread is not None else ([], [])
-    excused = 0
-    if clock and verdicts is not None:
-        excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
+    excused = sum(alike[reason] for reason in alike if reason[1] in EXCUSED) if clock else 0
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
     position = [_percentile(times, share) for share in PERCENTILES]
     latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
@@ -117,19 +120,19 @@ def summarize(
     )
 
 
-def _some_of_each(bad: DataFrame) -> list[dict[str, object]]:
-    """Return some messages of each verdict and reason, with the number of such messages."""
-    alike = Window.partitionBy("verdict", "why")
-    some = bad.withColumns(
-        {
-            "alike": F.count("*").over(alike),
-            "number": F.row_number().over(alike.orderBy("store", "root")),
-        }
-    ).where(F.col("number") <= ALIKE_SHOWN)
+def _some_of_each(bad: DataFrame, alike: Mapping[Reason, int]) -> list[dict[str, object]]:
+    """Return some messages of each verdict and reason, with the number of such messages.
+
+    The engines keep only the first rows of each group while they read it.
+    """
+    group = Window.partitionBy("verdict", "why").orderBy("store", "root")
+    some = bad.withColumn("number", F.row_number().over(group))
+    some = some.where(F.col("number") <= ALIKE_SHOWN)
     grave = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
     order = some.withColumn("grave", grave).orderBy("grave", "why", "store", "root")
     offenders = order.drop("grave", "number").limit(OFFENDERS_MAX)
-    return [row.asDict() for row in offenders.collect()]
+    rows = [row.asDict() for row in offenders.collect()]
+    return [row | {"alike": alike[row["verdict"], row["why"]]} for row in rows]
 
 
 def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:

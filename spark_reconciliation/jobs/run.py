@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq_common.clock import Clock
+from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
-from duemq_common.existence import exists, is_directory
+from duemq_common.existence import exists, is_directory, is_file
 from message_store.recovery.store_lock import is_locked
 from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.jobs.phases import REPORT, RULES, current_phases
@@ -95,7 +96,8 @@ def check_request(request: AuditRequest) -> None:
             is_one = is_directory(request.report)
             reason = "it is a directory" if is_one else f"there is no folder {folder}"
             raise UsageError(f"--report {request.report} cannot be written: {reason}")
-        if not os.access(request.report if exists(request.report) else folder, os.W_OK):
+        written = exists(request.report) and not is_file(request.report)  # a device, or a pipe
+        if not os.access(request.report if written else folder, os.W_OK):
             raise UsageError(f"--report {request.report} cannot be written: no permission")
     out = Path(request.out.removeprefix("file://"))
     if request.out and "://" not in str(request.out.removeprefix("file://")) and exists(out):
@@ -174,12 +176,32 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
     if request.report is not None:
         phases.begin(REPORT)
         page = _page(spark, request, verdicts, summary, clock.now_ms())
-        request.report.write_text(page, encoding="utf-8")
+        write_whole(request.report, page)
     verdicts.unpersist()
     return summary
 
 
 def at_present(request: AuditRequest, clock: Clock) -> AuditRequest:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file; a reader finds the former one, or this one whole.
+
+    Raises:
+        OSError: It cannot be written; the former one remains.
+    """
+    if exists(path) and not is_file(path):  # a device, or a pipe
+        path.write_text(text, encoding="utf-8")
+        return
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        with naming(path):
+            unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, target)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
     """Return the request with the present time if it names none and a broker has the stores open.
 
     A broker that delivers nothing writes no record, so its newest record is no clock.

@@ -21,11 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from duemq_common.clock import Clock
+from duemq_common.errors import UsageError
+from duemq_common.existence import exists
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.keyed_events import origin
 from spark_reconciliation.audit.verdicts import CLEAN, COLUMNS, AuditSurvey, reader_of, take_survey
 from spark_reconciliation.engine import F
+from spark_reconciliation.jobs.run import write_whole
 from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.tables import TABLES
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+VERSION: Final = 1  # of the state; grows with each change of the columns of an audit
 KEEP_MS: Final = 3_600_000
 BATCHES_KEPT: Final = 2  # states: the newest, and the one that a restart within a batch needs
 REPORTED: Final = ("store", "root", "verdict")
@@ -87,7 +93,10 @@ class Watch:
         Args:
             every_ms: Interval between batches; 0: audit the current records, and end.
             options: Options of the source, such as `tickMs`.
+        Raises:
+            UsageError: `home` has the state of other stores, or of another version.
         """
+        claim_home(self._home, stores)
         kinds = dict(TABLES["messages"])
         schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
         reader = self._spark.readStream.format(FORMAT).schema(schema)
@@ -172,6 +181,39 @@ class Watch:
 
         if number >= 0:
             shutil.rmtree(self._folder(number), ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _HomeNote:
+    """Contents of watch.json."""
+
+    version: int = 0
+    stores: tuple[str, ...] = ()
+
+
+def claim_home(home: Path, stores: Sequence[str]) -> None:
+    """Note whose state is in a directory; open messages of other stores would become alarms.
+
+    Raises:
+        UsageError: It has the state of other stores, or of another version.
+        OSError: It cannot be written.
+    """
+    path, own, former = home / "watch.json", _HomeNote(VERSION, tuple(stores)), _HomeNote()
+    if exists(path):
+        try:
+            former = msgspec.json.decode(path.read_bytes(), type=_HomeNote)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path} is not a note of a watch: {error}") from error
+    elif not exists(home / "checkpoint"):
+        home.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(own).decode())
+        return
+    if former != own:
+        others = ", ".join(former.stores) or "unknown stores"
+        raise UsageError(
+            f"{home} is the state of a watch of {others}, version {former.version}; this one "
+            f"watches {', '.join(stores)}, version {VERSION}: give another directory with --home"
+        )
 
 
 def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:

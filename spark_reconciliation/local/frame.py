@@ -193,13 +193,19 @@ class DataFrame:
     def mapInArrow(self, change: Change, schema: str | pa.Schema) -> DataFrame:
         fields = parse_schema(schema) if isinstance(schema, str) else schema
 
-        def load() -> pa.Table:
-            if self._partitions is None:
-                return pa.Table.from_batches(list(change(self._batches())), fields)
+        if self._partitions is not None:
             (source,), (column, number) = self._parents, self._partitions
             threads = self.sparkSession.threads
-            made = split(source._batches(), column, number, change, threads)
-            return pa.Table.from_batches(list(made), fields)
+
+            def changed() -> Batches:
+                return split(source._batches(), column, number, change, threads)
+
+            frame = self.sparkSession.read(fields, changed, keep=False)
+            frame._parents = (source,)  # whose tables are loaded before DuckDB reads the rows
+            return frame
+
+        def load() -> pa.Table:
+            return pa.Table.from_batches(list(change(self._batches())), fields)
 
         return DataFrame(self.sparkSession, fields.names, load=load)
 

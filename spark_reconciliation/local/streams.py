@@ -59,7 +59,7 @@ def split(batches: Batches, key: str, count: int, change: Change, threads: int) 
     """Yield the results of `change` on the rows of each key below `count`.
 
     Raises:
-        OSError: The temporary file cannot be written.
+        OSError: The temporary file cannot be written; the text has the remedy.
     """
     rows = _collected(batches)
     if rows is None:
@@ -95,6 +95,9 @@ def _spilled(first: list[pa.RecordBatch], batches: Batches) -> pa.Table:
                     writer.write_batch(batch)
             file.flush()
             return pa.ipc.open_stream(pa.memory_map(file.name)).read_all()
+        except OSError as error:
+            text = f"{error}: set TMPDIR to a directory with space for 40 bytes for each record"
+            raise OSError(f"temporary file {file.name}: {text}") from error
         finally:
             with suppress(OSError):
                 unlink(file.name)
