@@ -130,6 +130,7 @@ soak: env
 	$(BIN)/python -m pytest tests/interop/test_rust_client.py --rust-client $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/spark_reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/spark_reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/spark_reconciliation/spark/test_database.py -k do_not_exist --planted=1000000 $(PYTEST_ARGS)
 
 docs: env
 	$(BIN)/python -m tests.support.reference_pages docs/reference

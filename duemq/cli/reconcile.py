@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -216,10 +217,10 @@ def export(
             help="Continue although retention removed records before their export.",
         ),
     ] = False,
-    as_json: AsJson = False,
     as_delta: Annotated[
         bool, typer.Option("--delta", help="Add a Delta log to each table; later runs continue it.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add the new records of stores to Parquet tables. Needs no Spark and no Java."""
     from duemq.cli import reconcile_export
@@ -281,17 +282,18 @@ def _comparison(options: OutsideOptions) -> TableComparison | None:
         return None
     from spark_reconciliation.jobs.outside import TableComparison
     from spark_reconciliation.jobs.run import absolute
-    from spark_reconciliation.spark.outside_tables import JDBC, OutsideTable
+    from spark_reconciliation.spark.database import JDBC
+    from spark_reconciliation.spark.outside_tables import OutsideTable
 
-    def table(location: str, columns: str) -> OutsideTable | None:
+    def table(location: str, columns: str, password: str) -> OutsideTable | None:
         if not location:
             return None
         path = location if location.startswith(JDBC) else absolute(location)
-        return OutsideTable.parse(path, columns, options.zone)
+        return OutsideTable.parse(path, columns, options.zone, os.environ.get(password, ""))
 
     return TableComparison(
-        sent=table(options.sent, options.sent_columns),
-        received=table(options.received, options.received_columns),
+        sent=table(options.sent, options.sent_columns, "DUEMQ_SENT_PASSWORD"),
+        received=table(options.received, options.received_columns, "DUEMQ_RECEIVED_PASSWORD"),
         tolerance_ms=options.tolerance,
     )
 

@@ -36,8 +36,9 @@ CONSUMED: Final = "consumed"
 NOT_YET: Final = "not_yet"
 ACCEPTABLE: Final = frozenset({*CLEAN, BEFORE_STORE, CONSUMED, NOT_YET})
 """Outcomes that are not findings."""
+TOPICS_MAX: Final = 1_000  # maximum topics by which records are selected while they are read
 Lookup = Callable[[list[str]], "DataFrame"]
-"""Returns topic and name of all records of some topics."""
+"""Returns topic and name of all records of some topics; of all without any."""
 
 
 def named_messages(
@@ -51,7 +52,7 @@ def named_messages(
         units: store, phys_offset, due_ms of `schedule`.
         by_key: Whether each key is a name, instead of the unique id.
     Returns:
-        store, root, topic, name, accepted_ms (due time that the broker accepted), due_ms,
+        store, root, topic, name, store_ms, accepted_ms (due time that the broker accepted), due_ms,
         delivered_ms, verdict. A message without a readable record has no name.
     """
     accepted = records.select(
@@ -74,6 +75,7 @@ def named_messages(
         "root",
         "topic",
         F.explode_outer(names).alias("name"),
+        "store_ms",
         accepted_ms.alias("accepted_ms"),
         "due_ms",
         "delivered_ms",
@@ -88,17 +90,19 @@ def producer_proof(
     *,
     tolerance_ms: int,
     oldest_ms: int | None,
+    read_ms: int,
 ) -> DataFrame:
     """Return the outcome of each message of a producer's table; reads its topics at once.
 
     A message that the producer does not have is examined if its topic and due time are in the
-    range of the table.
+    range of the table, and it was stored before the table was read.
 
     Args:
         messages: Result of `named_messages`.
         lookup: Records without a delay are searched here.
         tolerance_ms: Maximum difference between promised and accepted time.
         oldest_ms: Store time of the oldest record if retention has removed others; else None.
+        read_ms: Time at which the table was read.
     Returns:
         topic, name, sent and accepted (numbers of messages), promised_ms, accepted_ms,
         delivered_ms (the first of each), outcome: one of `SENT_OUTCOMES`, or the audit's verdict.
@@ -106,17 +110,19 @@ def producer_proof(
     promised = sent.frame.groupBy("topic", "name").agg(
         F.array_sort(F.collect_set("time_ms")).alias("promised")
     )
-    topics = [row["topic"] for row in sent.frame.select("topic").distinct().collect()]
-    plain = lookup(topics).distinct().withColumn("is_plain", F.lit(True))
+    topics = sent.frame.select("topic").distinct()
+    names = [row["topic"] for row in topics.limit(TOPICS_MAX + 1).collect()]
+    plain = lookup(names if len(names) <= TOPICS_MAX else []).distinct()
+    plain = plain.withColumn("is_plain", F.lit(True))
     both = promised.join(_by_name(messages), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
     count = {name: F.coalesce(F.size(name), F.lit(0)) for name in ("promised", "accepted")}
     named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
-    strangers = messages.join(named, ["store", "root"], "left_anti").select("topic", "name")
-    both = both.join(
-        strangers.distinct().withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left"
-    )
-    in_range = F.col("topic").isin(*topics) & F.col("is_stranger").isNotNull()
+    earlier = messages.where(F.col("store_ms") < read_ms)
+    strangers = earlier.join(named, ["store", "root"], "left_anti").join(topics, "topic")
+    strangers = strangers.select("topic", "name").distinct()
+    both = both.join(strangers.withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left")
+    in_range = F.col("is_stranger").isNotNull()
     in_range &= F.element_at("accepted", 1).between(F.lit(sent.first_ms), F.lit(sent.last_ms))
     differences = F.zip_with("promised", "accepted", lambda a, b: F.abs(a - b))
     removed = F.lit(False)

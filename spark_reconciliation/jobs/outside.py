@@ -72,11 +72,45 @@ class ProofSummary:
         return sum(count for name, count in self.outcomes.items() if name not in ACCEPTABLE)
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedTables:
+    """Tables of a comparison, read before the stores.
+
+    A table of a database may grow meanwhile. The stores contain all that it has at this time.
+
+    Attributes:
+        read_ms: Time at which they were read.
+    """
+
+    sent: OutsideRows | None
+    received: OutsideRows | None
+    tolerance_ms: int
+    read_ms: int
+
+    def release(self) -> None:
+        """Free the rows that the engine keeps."""
+        for rows in (self.sent, self.received):
+            if rows is not None:
+                rows.release()
+
+
+def read_tables(spark: SparkSession, comparison: TableComparison, now_ms: int) -> ComparedTables:
+    """Read the tables of a comparison; an action.
+
+    Raises:
+        UsageError: A table is not usable, see `read_outside`.
+        pyspark.errors.PySparkException: See `read_outside`.
+    """
+    sent = None if comparison.sent is None else read_outside(spark, comparison.sent)
+    received = None if comparison.received is None else read_outside(spark, comparison.received)
+    return ComparedTables(sent, received, comparison.tolerance_ms, now_ms)
+
+
 def run_proofs(
     spark: SparkSession,
     stores: Sequence[str],
     verdicts: DataFrame,
-    comparison: TableComparison,
+    tables: ComparedTables,
     *,
     out: str,
 ) -> tuple[ProofSummary, ...]:
@@ -86,24 +120,24 @@ def run_proofs(
         out: The rows are written to `out`-sent and `out`-received; empty: they are not written.
 
     Raises:
-        UsageError: A table is not usable, see `read_outside`.
         pyspark.errors.PySparkException: Spark failed, or an output exists.
     """
-    sent = read_outside(spark, comparison.sent) if comparison.sent else None
-    received = read_outside(spark, comparison.received) if comparison.received else None
+    sent, received = tables.sent, tables.received
     proofs = []
     if sent is not None:
         frame = producer_proof(
             _named(spark, stores, verdicts, sent),
             sent,
             lambda topics: _records_of(spark, stores, topics, sent),
-            tolerance_ms=comparison.tolerance_ms,
+            tolerance_ms=tables.tolerance_ms,
             oldest_ms=_oldest_ms(spark, stores),
+            read_ms=tables.read_ms,
         )
         proofs.append(_summary("sent", frame, sent, out))
     if received is not None:
         frame = consumer_proof(_named(spark, stores, verdicts, received), received, sent)
         proofs.append(_summary("received", frame, received, out))
+    tables.release()
     return tuple(proofs)
 
 
@@ -120,7 +154,7 @@ def _named(
 def _records_of(
     spark: SparkSession, stores: Sequence[str], topics: Sequence[str], rows: OutsideRows
 ) -> DataFrame:
-    """Return topic and name of all records of some topics."""
+    """Return topic and name of all records of some topics; of all without any."""
     columns = ("topic", "unique_id", "keys")
     records = read_table(spark, stores, "messages", columns, topics=",".join(topics))
     names = F.split("keys", KEY_SEPARATOR) if rows.by_key else F.array("unique_id")

@@ -150,7 +150,7 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
 
 def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:
     from spark_reconciliation.audit.summary import summarize, write_parquet
-    from spark_reconciliation.jobs.outside import run_proofs
+    from spark_reconciliation.jobs.outside import read_tables, run_proofs
     from spark_reconciliation.jobs.replicas import compare_groups
     from spark_reconciliation.scan.store_groups import grouped_stores
     from spark_reconciliation.spark.read import audit_stores, count_stores
@@ -161,6 +161,8 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
     if request.brief:
         brief, unread = count_stores(spark, request.stores, request.config)
         return replace(summarize(brief.rest, unread, kept=brief.kept), groups=compared)
+    comparison = request.comparison
+    tables = None if comparison is None else read_tables(spark, comparison, clock.now_ms())
     verdicts, unread = audit_stores(spark, request.stores, request.config)
     verdicts = verdicts.persist()
     phases = current_phases()
@@ -169,9 +171,8 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
         write_parquet(verdicts, request.out)
         phases.begin(RULES)
     summary = replace(summarize(verdicts, unread), groups=compared)
-    if request.comparison is not None:
-        stores, comparison = request.stores, request.comparison
-        proofs = run_proofs(spark, stores, verdicts, comparison, out=request.out)
+    if tables is not None:
+        proofs = run_proofs(spark, request.stores, verdicts, tables, out=request.out)
         summary = replace(summary, outside=proofs)
     if request.report is not None:
         phases.begin(REPORT)
@@ -181,7 +182,6 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
     return summary
 
 
-def at_present(request: AuditRequest, clock: Clock) -> AuditRequest:
 def write_whole(path: Path, text: str) -> None:
     """Write a file; a reader finds the former one, or this one whole.
 
@@ -202,6 +202,7 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
+def at_present(request: AuditRequest, clock: Clock) -> AuditRequest:
     """Return the request with the present time if it names none and a broker has the stores open.
 
     A broker that delivers nothing writes no record, so its newest record is no clock.

@@ -3,7 +3,7 @@
     location                   read as
     *.csv                      CSV with a header
     *.json, *.jsonl, *.ndjson  JSON Lines
-    jdbc:...#TABLE             table of a database; the JDBC driver must be on Spark's class path
+    jdbc:...#TABLE             table of a database, see `database`
     other paths and URLs       Parquet
 
 Only Spark reads databases, and files of more than `choice.LOCAL_BYTES_MAX`.
@@ -25,11 +25,16 @@ from spark_reconciliation.engine import F
 from spark_reconciliation.local import files
 from spark_reconciliation.local.choice import LOCAL_BYTES_MAX
 from spark_reconciliation.local.frame import LocalSession
+from spark_reconciliation.spark.database import (
+    JDBC,
+    database_errors,
+    read_database,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-JDBC: Final = "jdbc:"
 CSV: Final = (".csv", ".csv.gz")
 JSON_LINES: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 NAMES: Final = ("id", "key")
@@ -37,8 +42,10 @@ FIELDS: Final = (*NAMES, "topic", "time")
 DATE: Final = r"^\d+-"  # DuckDB has words for some times
 OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
-NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,0\))$")
-SECRET: Final = re.compile(r"(?i)(password|pwd)=[^&;#]*")
+NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,\d+\))$")
+TIMES: Final = ("timestamp", "date", "string")  # beginnings of types
+FIRST_MS, END_MS = -62_135_510_400_000, 253_402_214_400_000
+"""Times, but the first and the last day of years 1 to 9999: Spark's infinities of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +56,27 @@ class OutsideTable:
         location: Path or URL.
         columns: Names of its columns, by `FIELDS`.
         zone: Time zone of times without an offset; empty: they are refused.
+        password: Password for a database; empty: none, or the driver knows it.
     """
 
     location: str
     columns: Mapping[str, str] = field(default_factory=dict)
     zone: str = ""
+    password: str = field(default="", repr=False)
 
     @classmethod
-    def parse(cls, location: str, columns: str, zone: str) -> OutsideTable:
-        """Return a table.
+    def parse(cls, location: str, columns: str, zone: str, password: str = "") -> OutsideTable:
+        """Return a table that a command line names.
 
         Args:
             columns: `field=column,...`; missing fields have columns of their name.
         Raises:
-            UsageError: A field or the zone does not exist, or both `id` and `key` are given.
+            UsageError: A field or the zone does not exist, both `id` and `key` are given, or the
+                location has a password.
         """
+        if location.startswith(JDBC) and without_secrets(location) != location:
+            text = "other users see the password in the process list: set DUEMQ_SENT_PASSWORD or"
+            raise UsageError(f"{without_secrets(location)}: {text} DUEMQ_RECEIVED_PASSWORD")
         pairs = [pair.partition("=") for pair in columns.split(",") if pair.strip()]
         names = {name.strip(): column.strip() for name, _, column in pairs}
         for name, column in names.items():
@@ -74,7 +87,7 @@ class OutsideTable:
             raise UsageError(f"{columns}: give either id or key")
         if zone and zone not in available_timezones():
             raise UsageError(f"there is no time zone {zone}: give a name such as Europe/Berlin")
-        return cls(location, names, zone)
+        return cls(location, names, zone, password)
 
     @property
     def needs_spark(self) -> bool:
@@ -88,12 +101,12 @@ class OutsideTable:
     @property
     def shown(self) -> str:
         """Location without passwords, for error texts."""
-        return SECRET.sub(r"\1=***", self.location)
+        return without_secrets(self.location)
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideRows:
-    """Rows of a table.
+    """Rows of a table, as of one time if it is one of a database.
 
     Attributes:
         frame: topic, name, time_ms.
@@ -107,6 +120,12 @@ class OutsideRows:
     first_ms: int | None
     last_ms: int | None
     skipped: int
+    cached: DataFrame | None = None
+
+    def release(self) -> None:
+        """Free the rows of a database, which Spark keeps until then."""
+        if self.cached is not None:
+            self.cached.unpersist()
 
 
 def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
@@ -114,20 +133,32 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
 
     Raises:
         UsageError: A column is missing, a row has no name or topic, or a time is malformed, has no
-            offset and no zone, or is in seconds. The text has the number of rows, and a value.
-        pyspark.errors.PySparkException: The table cannot be read.
+            offset and no zone, or is in seconds. The text has the number of rows, and a value. Or
+            a database cannot be read; the text has its reason.
+        pyspark.errors.PySparkException: Files cannot be read.
     """
-    frame = _load(spark, table)
+    if table.location.startswith(JDBC):
+        with database_errors(table.location, table.password):
+            return _read(table, read_database(spark, table.location, table.password))
+    return _read(table, _load(spark, table))
+
+
+def _read(table: OutsideTable, frame: DataFrame) -> OutsideRows:
     columns = _columns(frame, table)
     name_field = next(name for name in NAMES if name in columns)
     given, kind = F.col(columns["time"]), dict(frame.dtypes)[columns["time"]]
     text = given.cast("string")
+    if not kind.startswith(TIMES) and not NUMBERS.match(kind):
+        reason = "give a timestamp, a text, or a whole number of ms"
+        raise UsageError(f"{table.shown}: the column {columns['time']} has type {kind}: {reason}")
+    time_ms = _time_ms(columns["time"], kind, table)
     rows = frame.select(
         F.col(columns["topic"]).cast("string").alias("topic"),
         F.col(columns[name_field]).cast("string").alias("name"),
-        _time_ms(columns["time"], kind, table).alias("time_ms"),
+        F.when((time_ms >= FIRST_MS) & (time_ms < END_MS), time_ms).alias("time_ms"),
         F.when(F.trim(text) != "", text).alias("text"),
     )
+    cached = rows.persist() if table.location.startswith(JDBC) else None
     unnamed = F.coalesce(F.trim("name"), F.lit("")) == ""
     unnamed |= F.coalesce(F.trim("topic"), F.lit("")) == ""
     malformed = F.col("text").isNotNull() & F.col("time_ms").isNull()
@@ -142,7 +173,8 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
     _check(facts.asDict(), columns, table)
     frame = rows.where(F.col("time_ms").isNotNull()).select("topic", "name", "time_ms")
     by_key = name_field == "key"
-    return OutsideRows(frame, by_key, facts["first_ms"], facts["last_ms"], facts["skipped"])
+    times = (facts["first_ms"], facts["last_ms"])
+    return OutsideRows(frame, by_key, *times, facts["skipped"], cached)
 
 
 def _check(facts: Mapping[str, int], columns: Mapping[str, str], table: OutsideTable) -> None:
@@ -161,13 +193,8 @@ def _check(facts: Mapping[str, int], columns: Mapping[str, str], table: OutsideT
 
 
 def _load(spark: SparkSession, table: OutsideTable) -> DataFrame:
+    """Return the rows of files."""
     location = table.location
-    if location.startswith(JDBC):
-        url, _, name = location.rpartition("#")
-        if not url:
-            raise UsageError(f"{table.shown} names no table: add #TABLE")
-        options = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"}
-        return spark.read.format("jdbc").options(**options).load()
     path, kind = location.rstrip("/"), files.PARQUET
     if path.endswith(CSV):
         kind = files.CSV

@@ -1,4 +1,4 @@
-"""A private PostgreSQL server in a temporary directory, reached through a socket there."""
+"""A private PostgreSQL server in a temporary directory: a socket there, and a port if needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 from tests.support.requirements import Missing
 
 HOW = "PostgreSQL is not installed; on Debian and Ubuntu: apt-get install postgresql"
-SETTINGS = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=20")
+SETTINGS = ("fsync=off", "shared_buffers=16MB", "max_connections=20")
+ACCESS = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
 def find_program(name: str) -> str:
@@ -47,21 +48,24 @@ class Server:
 
     Args:
         home: an empty directory owned by the user of the server.
+        port: Port on the loopback interface, for roles with passwords; 0: none.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, port: int = 0) -> None:
+        self.home, self.port = home, port
         self._process: subprocess.Popen[str] | None = None
         self._databases = 0
         data = str(home / "data")
         self._start = [find_program("postgres"), "-D", data, "-k", str(home)]
         if shutil.which("setpriv"):  # the server ends with a killed test run
             self._start = ["setpriv", "--pdeathsig", "INT", *self._start]
-        for setting in SETTINGS:
+        listens = ("listen_addresses=127.0.0.1", f"port={port}") if port else ("listen_addresses=",)
+        for setting in (*listens, *SETTINGS):
             self._start += ["-c", setting]
         make = [find_program("initdb"), "-D", data, "-U", "duemq", "-A", "trust"]
         make += ["-E", "UTF8", "--no-sync"]
         subprocess.run(make, **self._how(), check=True, stdout=subprocess.DEVNULL)
+        (Path(data) / "pg_hba.conf").write_text(ACCESS)
 
     def _how(self) -> dict[str, Any]:
         return {"cwd": self.home, "env": {"LC_ALL": "C", "PATH": os.defpath}} | unprivileged()
@@ -103,14 +107,15 @@ class Server:
 
         self._databases += 1
         name = f"test_{self._databases}"
-        with psycopg.connect(f"host={self.home} user=duemq dbname=postgres", autocommit=True) as at:
+        socket = f"host={self.home}" + (f" port={self.port}" if self.port else "")
+        with psycopg.connect(f"{socket} user=duemq dbname=postgres", autocommit=True) as at:
             at.execute(f"CREATE DATABASE {name}".encode())
-        return f"postgresql://duemq@/{name}?host={self.home}"
+        return f"postgresql://duemq@/{name}?{socket.replace(' ', '&')}"
 
 
 @contextmanager
-def private_server() -> Iterator[Server]:
-    """Run a server while the block is open.
+def private_server(port: int = 0) -> Iterator[Server]:
+    """Run a server while the block is open; `port`: see `Server`.
 
     Raises:
         Missing: The server or its driver is not installed.
@@ -125,7 +130,7 @@ def private_server() -> Iterator[Server]:
     if user:
         os.chown(home, user["user"], user["group"])
     try:
-        server = Server(home)
+        server = Server(home, port)
         server.start()
         try:
             yield server

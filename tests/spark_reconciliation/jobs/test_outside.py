@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,7 +171,7 @@ def test_each_message_has_the_outcome_that_was_planted(
             tolerance_ms=1_000,
         ),
     )
-    summary = run_audit(engine, request, FakeClock())
+    summary = run_audit(engine, request, FakeClock(FakeClock().now_ms() + HOUR_MS))
     by_key = "key" in columns
     for table, expected in (("sent", made.outcomes), ("received", made.consumed)):
         rows = parquet.read_table(f"{tmp_path}/out-{table}").to_pylist()
@@ -190,6 +190,18 @@ def test_each_message_has_the_outcome_that_was_planted(
 def key_of(name: str) -> str:
     """Return the key of an id."""
     return f"k{int(name[1:])}" if name.startswith("U") else name.lower()
+
+
+def test_a_message_stored_after_the_table_was_read_is_not_unknown(
+    engine: Any, made: Campaign, tmp_path: Path
+) -> None:
+    """The producer's table is older than the store, in which no message is from before."""
+    sent = OutsideTable(write_table(tmp_path / "sent.jsonl", made.sent))
+    request = AuditRequest(stores=(str(made.root),), comparison=TableComparison(sent=sent))
+    [proof] = run_audit(engine, request, FakeClock()).outside
+    expected = Counter(made.outcomes.values())
+    del expected["unknown_to_producer"]
+    assert proof.outcomes == expected
 
 
 def test_an_audit_is_clean_if_the_names_agree_with_the_tables() -> None:
