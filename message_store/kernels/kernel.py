@@ -7,13 +7,15 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+import numpy as np
 from llvmlite import binding as llvm
-from numba import njit, typeof
+from numba import njit, typeof, types
 from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.np.numpy_support import from_dtype, map_layout
 
 from message_store.kernels import cache_directory, digest_of, module_of
 
@@ -208,6 +210,27 @@ def entry(kernel: Callable[..., R], *args: object) -> Callable[..., R]:
     find = getattr(kernel, "compile", None)
     if find is None:  # a plain function (NUMBA_DISABLE_JIT)
         return kernel
-    type_of: Callable[[object], object] = typeof
-    entry_point: Callable[..., R] = find(tuple(type_of(arg) for arg in args))
+    entry_point: Callable[..., R] = find(tuple(_type_of(arg) for arg in args))
     return entry_point
+
+
+def _type_of(arg: object) -> object:
+    """Return Numba's type of an argument, as `typeof` does.
+
+    `typeof` derives the type of an array of records at each call, 0.3 ms for 20 columns.
+    """
+    if isinstance(arg, np.ndarray) and arg.dtype.fields:
+        record = _record_type(arg.dtype, arg.dtype.isalignedstruct)
+        return types.Array(record, arg.ndim, map_layout(arg), readonly=not arg.flags.writeable)
+    if type(arg) is tuple:
+        tuple_type: Any = types.BaseTuple
+        return tuple_type.from_types([_type_of(each) for each in arg])
+    type_of: Callable[[object], object] = typeof
+    return type_of(arg)
+
+
+@cache
+def _record_type(dtype: np.dtype[np.void], is_aligned: bool) -> object:
+    """Return Numba's type of a record; NumPy compares dtypes without their alignment."""
+    record: object = from_dtype(dtype)
+    return record
