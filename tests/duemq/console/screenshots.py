@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from duemq.broker.broker import Broker
-from duemq.client import Admin, Message, Producer
+from duemq.client import Admin, Message, PendingDecisions, Producer
 from recurring_schedules.definition import Definition
+from tests.duemq.client.admin.test_admin import make_dead_letter
 from tests.duemq.console.rig import ACCOUNT_KEYS, served
 from tests.support.accounts import ROOT
 from tests.support.browser import Browser, Chromium
@@ -34,6 +35,9 @@ PAGES: Final = {
     "levels": "/levels",
     "migrations": "/migrations",
     "configuration": "/configuration",
+    "quarantine": "/quarantine",
+    "dead-letters": "/dead-letters/mailers",
+    "replicas": "/replicas",
     "schedule": "/schedules/weekly-report",
     "new-schedule": (
         "/new-schedule?name=payday&topic=reports&cron=0+9+1+*+*&zone=Europe%2FBerlin&body=pay"
@@ -62,6 +66,22 @@ async def with_messages(broker: Broker) -> None:
             body=b"weekly",
         )
         await admin.create_schedule(weekly)
+        await with_undelivered(admin)
+
+
+async def with_undelivered(admin: Admin) -> None:
+    """Store messages in quarantine and dead letters."""
+    async with Producer(client=admin.client) as producer:
+        hour = timedelta(hours=1)
+        sent = [
+            await producer.send(Message("closed-shop", b"{}", keys=[f"order-{number}"], delay=hour))
+            for number in range(5)
+        ]
+        await admin.delete_topic("closed-shop")
+        await PendingDecisions(client=admin.client).fire(ids=[one.message_id for one in sent])
+        await admin.create_group("mailers")
+        for _ in range(3):
+            await make_dead_letter(admin, "mailers", "reports")
 
 
 def save(browser: Browser, folder: Path, name: str) -> None:
@@ -92,6 +112,15 @@ def bulk_pictures(browser: Browser, url: str, folder: Path) -> None:
     save(browser, folder, "bulk-results")
 
 
+def resend_picture(browser: Browser, url: str, folder: Path) -> None:
+    """Save pictures of the confirmation of a bulk resend."""
+    browser.open(f"{url}/console/dead-letters/mailers")
+    with browser.next_page():
+        browser.click("#bulk\\.list")
+    browser.wait_for("Type the number of messages")
+    save(browser, folder, "bulk-resend")
+
+
 def main(folder: Path) -> None:
     """Save the pictures of all pages."""
     with (
@@ -108,6 +137,7 @@ def main(folder: Path) -> None:
             browser.open(f"{running.url}/console{path}")
             save(browser, folder, name)
         bulk_pictures(browser, running.url, folder)
+        resend_picture(browser, running.url, folder)
 
 
 if __name__ == "__main__":
