@@ -14,6 +14,7 @@ from duemq.client.pull_consumer import PullConsumer
 
 READER_GROUP: Final = "TOOLS_CONSUMER"  # every broker has it. MixAll.TOOLS_CONSUMER_GROUP
 PULLS_MAX: Final = 32  # of one page: a response may have fewer messages than the page
+PAGE_BYTES_MAX: Final = 16 << 20  # a page may have one response more than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ async def topic_page(
     Args:
         broker: Name of the broker; its address, if the client has no name server.
         cursor: `QUEUE_OFFSET`; empty: the first page.
-        count: Maximum number of messages.
+        count: Maximum number of messages; large ones fill a page earlier.
         since: Store time of the first messages, of pages in order; None: all messages.
     Raises:
         ValueError: The cursor is malformed.
@@ -58,6 +59,7 @@ async def topic_page(
     except NoRoute:
         return TopicPage([], None)
     messages: list[ReceivedMessage] = []
+    left_bytes = PAGE_BYTES_MAX
     for queue in queues:
         is_there = bool(client.broker) or queue.broker_name == broker
         if not is_there or queue.queue_id < int(first_id or 0):
@@ -69,13 +71,15 @@ async def topic_page(
         for _ in range(PULLS_MAX):
             pulled = await consumer.pull(queue, offset, count=count - len(messages))
             messages += [ReceivedMessage(one.record, named) for one in pulled.messages]
+            left_bytes -= sum(one.record.total_size for one in pulled.messages)
+            is_full = len(messages) >= count or left_bytes <= 0
             is_at_end = pulled.next_offset >= pulled.max_offset
-            if is_at_end or len(messages) >= count or pulled.next_offset <= offset:
+            if is_at_end or is_full or pulled.next_offset <= offset:
                 break
             offset = pulled.next_offset
         if not is_at_end:
             return TopicPage(messages, f"{queue.queue_id}_{pulled.next_offset}")
         offset = -1
-        if len(messages) >= count and queue != queues[-1]:
+        if is_full and queue != queues[-1]:
             return TopicPage(messages, f"{queue.queue_id + 1}_")
     return TopicPage(messages, None)

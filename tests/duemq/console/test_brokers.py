@@ -84,6 +84,8 @@ def test_the_part_of_a_stopped_broker_is_unknown_on_every_page(tmp_path: Path) -
             for path in DETAILS:
                 response = await cluster.client.get(f"/console{path}")
                 assert (response.status_code, NOT_REGISTERED in response.text) == (503, True), path
+            one = (await cluster.client.get("/console/quarantine/second%2F0")).text
+            assert "there is no master of broker second" in one
             missing = await cluster.page("/messages/key-second")
             assert UNKNOWN in missing
             assert "second:" in missing

@@ -55,6 +55,7 @@ def test_a_long_list_is_shown_and_decided_on(filled: Served) -> None:
         [row] = re.findall(r'\?verdict=(\w+)">.*?<td class="number">([\d,]+)', page.text, re.S)
         assert row == ("done", f"{HITS:,}")
         path = page.url.path.removeprefix("/console")
+        assert page_of(client, path).count('href="/console/messages/') == 100
         last = page_of(client, f"{path}?verdict=done&first={HITS - 100}")
         assert last.count('href="/console/messages/') == 100
         assert NEXT.search(last) is None

@@ -163,6 +163,33 @@ def test_letters_that_no_batch_can_have_are_sent_alone(
     run(main())
 
 
+def test_pages_of_large_messages_are_shorter(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.admin.topic_page.PAGE_BYTES_MAX", 1)
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Admin(broker=broker.address, timeout_s=TIMEOUT_S) as admin,
+        ):
+            await admin.create_topic("T", TopicSettings(read_queues=1, write_queues=1))
+            await admin.resend([letter(number) for number in range(40)])
+            cursor: str | None = ""
+            bodies: list[bytes] = []
+            pages = 0
+            while cursor is not None:
+                page = await topic_page(
+                    admin.client, "T", broker.address, cursor=cursor, count=1_000
+                )
+                bodies += [one.body for one in page.messages]
+                cursor, pages = page.cursor, pages + 1
+            assert bodies == [b"%d" % number for number in range(40)]
+            assert pages > 1
+
+    run(main())
+
+
 class ApacheBroker:
     """Responses of a broker that has one copy, and does not know the search for many.
 
