@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from duemq.metrics.series import encode
 from duemq.net.notices import Notices
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Probes:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         names = request.query_params.getlist("name[]")
         registry = self._registry.restricted_registry(names) if names else self._registry
-        body, headers = encoder(registry), {"Content-Type": content_type}
+        body, headers = encode(registry.collect(), encoder), {"Content-Type": content_type}
         if "gzip" in request.headers.get("accept-encoding", ""):
             body, headers = gzip.compress(body, 1), headers | {"Content-Encoding": "gzip"}
         return Response(body, headers=headers)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from duemq.net.codes import ResponseCode
 from duemq.net.memory import MemoryBudget
@@ -61,6 +62,7 @@ PAIRS_PER_TURN = 4_096  # copied per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
+NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 
 
 class OffsetManager(SavedTable):
@@ -312,6 +314,13 @@ class OffsetManager(SavedTable):
             if reset is not None:
                 return reset
         return self._table.get((topic, group), {}).get(queue_id)
+
+    def of_pair(self, group: str, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """Return the next offsets to consume, as `query`, and to pull, of a group, by queue."""
+        committed = self._table.get((topic, group), NO_OFFSETS)
+        if self._resets and (resets := self._resets.get((topic, group))):
+            committed = {**committed, **resets}
+        return committed, self._pulled.get((topic, group), NO_OFFSETS)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the next offset to consume, which may decrease.

@@ -60,13 +60,13 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
     Other tasks run after every QUEUES_OF_TURN queues; at most QUEUES_MAX queues are included.
     """
     lags: list[GroupLag] = []
-    queues = 0
+    queues = rested = 0
     for group, name, pops in _consumed(parts):
         topic = parts.topics.find(name)
         if topic is None or name.startswith(RETRY_PREFIX) or not topic.perm & 6:
             continue
         system = parts.topics.is_system(name)
-        system |= group.lower().startswith(SYSTEM_GROUP_PREFIX)
+        system |= is_system_group(group)
         lag = GroupLag(group, name, system)
         retry = GroupLag(group, name, system, retry=True)
         read = [(lag, name)] + [(retry, each) for each in retry_topics(name, group) if pops]
@@ -75,14 +75,20 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
             count = of_queues.write_queues if of_queues is not None else 0
             if queues + count > QUEUES_MAX:
                 return lags
-            for queue_id in range(count):
-                queue = GroupQueue(group, queue_topic, queue_id)
-                (_add_popped if pops else _add_queue)(parts, row, queue, now_ms)
-                queues += 1
-                if queues % QUEUES_PER_TURN == 0:
+            for first in range(0, count, QUEUES_PER_TURN):
+                part = range(first, min(first + QUEUES_PER_TURN, count))
+                (_add_popped if pops else _add_queues)(parts, row, queue_topic, part, now_ms)
+                queues += len(part)
+                if queues - rested >= QUEUES_PER_TURN:
+                    rested = queues
                     await asyncio.sleep(0)
         lags += [lag, retry] if pops else [lag]
     return lags
+
+
+def is_system_group(name: str) -> bool:
+    """Return whether a consumer group is internal."""
+    return name.lower().startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
@@ -98,39 +104,46 @@ def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
             yield name, topic, True
 
 
-def _add_queue(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_ms: int) -> None:
-    """Add one queue to the lag of a group that pulls.
+def _add_queues(
+    parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range, now_ms: int
+) -> None:
+    """Add queues of a topic to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
     ConsumerLagCalculator.getConsumerLagStats, getInFlightMsgStats, getAvailableMsgCount
     """
-    end = _end(parts, queue)
-    committed = parts.offsets.query(queue.group, queue.topic, queue.queue_id)
-    pulled = parts.offsets.query_pull(queue.group, queue.topic, queue.queue_id)
-    start = end if committed is None else committed
-    in_flight = max((pulled or 0) - start, 0) if committed is not None else 0
-    add_lag(parts, lag, queue, start, end if pulled is None else pulled, end, now_ms)
-    lag.lag_messages += max(end - start, 0)
-    lag.inflight_messages += in_flight
+    all_committed, all_pulled = parts.offsets.of_pair(lag.group, topic)
+    bounds = parts.store.readable_bounds
+    for queue_id in queue_ids:
+        end = bounds(topic, queue_id)[1]
+        committed, pulled = all_committed.get(queue_id), all_pulled.get(queue_id)
+        start = end if committed is None else committed
+        next_pull = end if pulled is None else pulled
+        if start < end or next_pull < end:  # most of a scrape's ten thousands of queues have no lag
+            queue = GroupQueue(lag.group, topic, queue_id)
+            add_lag(parts, lag, queue, start, next_pull, end, now_ms)
+            lag.lag_messages += max(end - start, 0)
+        if committed is not None and pulled is not None and pulled > start:
+            lag.inflight_messages += pulled - start
 
 
-def _add_popped(parts: BrokerComponents, lag: GroupLag, queue: GroupQueue, now_ms: int) -> None:
-    """Add one queue to the lag of a group that pops.
+def _add_popped(
+    parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range, now_ms: int
+) -> None:
+    """Add queues of a topic to the lag of a group that pops.
 
     Source: ConsumerLagCalculator, `isPop`
     """
     assert parts.pop is not None
-    end = _end(parts, queue)
-    popped = parts.pop.offsets.popped(queue)
-    following = end if popped is None else popped
-    in_flight = parts.pop.figures.in_flight(queue.group, queue.topic, queue.queue_id)
-    add_lag(parts, lag, queue, following - in_flight, following, end, now_ms)
-    lag.lag_messages += max(end - following, 0) + in_flight
-    lag.inflight_messages += in_flight
-
-
-def _end(parts: BrokerComponents, queue: GroupQueue) -> int:
-    return max(parts.store.readable_bounds(queue.topic, queue.queue_id)[1], 0)
+    for queue_id in queue_ids:
+        queue = GroupQueue(lag.group, topic, queue_id)
+        end = parts.store.readable_bounds(topic, queue_id)[1]
+        popped = parts.pop.offsets.popped(queue)
+        following = end if popped is None else popped
+        in_flight = parts.pop.figures.in_flight(lag.group, topic, queue_id)
+        add_lag(parts, lag, queue, following - in_flight, following, end, now_ms)
+        lag.lag_messages += max(end - following, 0) + in_flight
+        lag.inflight_messages += in_flight
 
 
 def add_lag(
@@ -144,7 +157,7 @@ def add_lag(
 ) -> None:
     """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
     lag.ready_messages += max(end - pulled, 0)
-    if start < end:  # most of a scrape's ten thousands of queues have no lag
+    if start < end:
         lag.lag_latency = max(lag.lag_latency, _age_ms(parts, queue, start, now_ms))
     if pulled < end:
         lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, queue, pulled, now_ms))

@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -25,7 +28,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from duemq.broker.collectors.consumer_lag import GroupLag, group_lags
+from duemq.broker.collectors.consumer_lag import GroupLag, group_lags, is_system_group
 from duemq.metrics.kernels import (
     DELAY,
     DELAY_BOUNDS_S,
@@ -36,6 +39,7 @@ from duemq.metrics.kernels import (
     TRANSACTION,
 )
 from duemq.metrics.loop_collector import COLLECT_S
+from duemq.metrics.series import COUNTER, GAUGE, HISTOGRAM, SeriesLabels, SeriesTable
 from duemq.net.codes import RequestCode
 from duemq.net.meters import (
     CREATE_BOUNDS_MS,
@@ -69,8 +73,6 @@ TYPE_NAMES: Final = {
     PRIORITY: "priority",
 }
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
-SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
-
 ROWS_PER_TURN: Final = 256
 
 Rows = Iterable[tuple[Sequence[str], float]]
@@ -106,9 +108,10 @@ class NativeCollector:
         assert parts.pop is not None
         lags = await group_lags(parts, now_ms)
         traffic = Traffic(
-            stored=await _in_turns(_stored(parts)),
+            stored=_stored(parts),
             pulled=await _in_turns(_pulled(parts)),
-            delays=await _in_turns(_delays(parts)),
+            delays=_delays(parts),
+            is_system=parts.topics.is_system,
         )
         return [
             _made(self._broker_figures()),
@@ -171,14 +174,16 @@ class Traffic(Struct, frozen=True):
     """Messages by topic.
 
     Attributes:
-        stored: Labels (topic, type, is_system); messages, bytes, and messages by size.
-        pulled: Labels (topic, group, is_system); messages and bytes.
-        delays: Topic; sum of the requested delays in s, and timers by delay.
+        stored: Labels (topic, type); (n, ...) messages, bytes, and messages by size.
+        pulled: Topic, group, messages and bytes.
+        delays: Topics; (n, ...) sum of the requested delays in s, and timers by delay.
+        is_system: Returns whether a topic is internal.
     """
 
-    stored: Sequence[tuple[tuple[str, str, str], list[int]]]
-    pulled: Sequence[tuple[tuple[str, str, str], tuple[int, int]]]
-    delays: Sequence[tuple[str, list[int]]]
+    stored: tuple[Sequence[tuple[str, str]], npt.NDArray[np.int64]]
+    pulled: Sequence[tuple[str, str, int, int]]
+    delays: tuple[Sequence[str], npt.NDArray[np.int64]]
+    is_system: Callable[[str], bool]
 
 
 def _made(families: Iterable[Metric]) -> FamilyMaker:
@@ -198,87 +203,89 @@ async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
 
 
 def _traffic(traffic: Traffic) -> Iterator[Metric]:
-    stored, read = traffic.stored, traffic.pulled
-    names = ("topic", "message_type", "is_system")
-    yield _counter(
-        "messages_in",
-        "Messages stored.",
-        [(labels, counts[0]) for labels, counts in stored],
-        *names,
+    is_system = cache(traffic.is_system)
+    yield from _stored_families(traffic, is_system)
+    yield from _pulled_families(traffic, is_system)
+    yield from _delay_families(traffic)
+
+
+def _stored_families(traffic: Traffic, is_system: Callable[[str], bool]) -> Iterator[Metric]:
+    topics, counts = traffic.stored
+    rows = [(topic, kind, _text(is_system(topic))) for topic, kind in topics]
+    labels = SeriesLabels(("topic", "message_type", "is_system"), rows)
+    messages, sizes = counts[:, 0].tolist(), counts[:, 1].tolist()
+    yield _table("messages_in", "Messages stored.", COUNTER, labels, messages)
+    yield _table("throughput_in", "Bytes of stored messages.", COUNTER, labels, sizes)
+    yield SeriesTable(
+        PREFIX + "message_size",
+        "Bytes of each stored message.",
+        HISTOGRAM,
+        labels,
+        sizes,
+        bounds=SIZE_BOUNDS.tolist(),
+        counts=counts[:, 2:].tolist(),
     )
-    yield _counter(
-        "throughput_in",
-        "Bytes of stored messages.",
-        [(labels, counts[1]) for labels, counts in stored],
-        *names,
-    )
-    sizes = HistogramMetricFamily(
-        PREFIX + "message_size", "Bytes of each stored message.", labels=names
-    )
-    for labels, counts in stored:
-        sizes.add_metric(labels, cumulative(SIZE_BOUNDS.tolist(), counts[2:]), counts[1])
-    yield sizes
     dead = [
-        ((labels[0], labels[0].removeprefix(DLQ_PREFIX), labels[2]), counts[0])
-        for labels, counts in stored
-        if labels[0].startswith(DLQ_PREFIX)
+        ((topic, topic.removeprefix(DLQ_PREFIX), _text(is_system(topic))), float(count))
+        for (topic, _), count in zip(topics, messages, strict=True)
+        if topic.startswith(DLQ_PREFIX)
     ]
+    text = "Messages in dead letter topics."
     names = ("topic", "consumer_group", "is_system")
-    yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
-    yield _counter(
-        "messages_out",
-        "Messages read by consumers.",
-        [(labels, count) for labels, (count, _) in read],
-        *names,
-    )
-    yield _counter(
-        "throughput_out",
-        "Bytes of messages read by consumers.",
-        [(labels, size) for labels, (_, size) in read],
-        *names,
-    )
-    delays = HistogramMetricFamily(
+    yield _counter("send_to_dlq_messages", text, dead, *names)
+
+
+def _pulled_families(traffic: Traffic, is_system: Callable[[str], bool]) -> Iterator[Metric]:
+    rows = [
+        (topic, group, _text(is_system(topic) or is_system_group(group)))
+        for topic, group, _, _ in traffic.pulled
+    ]
+    labels = SeriesLabels(("topic", "consumer_group", "is_system"), rows)
+    messages, sizes = ([row[column] for row in traffic.pulled] for column in (2, 3))
+    yield _table("messages_out", "Messages read by consumers.", COUNTER, labels, messages)
+    text = "Bytes of messages read by consumers."
+    yield _table("throughput_out", text, COUNTER, labels, sizes)
+
+
+def _delay_families(traffic: Traffic) -> Iterator[Metric]:
+    topics, counts = traffic.delays
+    labels = SeriesLabels(("topic",), [(topic,) for topic in topics])
+    yield SeriesTable(
         PREFIX + "delay_message_latency_seconds",
         "Requested delays of timers.",
-        labels=["topic"],
+        HISTOGRAM,
+        labels,
+        counts[:, 0].tolist(),
+        bounds=DELAY_BUCKETS_S,
+        counts=counts[:, 1:].tolist(),
     )
-    for topic, sums in traffic.delays:
-        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, sums[1:]), sums[0])
-    yield delays
-    yield _counter(
-        "timer_enqueue",
-        "Timers stored.",
-        [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
-        "topic",
-    )
+    timers = counts[:, 1:].sum(axis=1).tolist()
+    yield _table("timer_enqueue", "Timers stored.", COUNTER, labels, timers)
 
 
-def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
+def _stored(parts: BrokerComponents) -> tuple[list[tuple[str, str]], npt.NDArray[np.int64]]:
     table, traffic = parts.store.topics, parts.stats.traffic
-    for index in range(min(len(table), len(traffic))):
-        for kind, name in TYPE_NAMES.items():
-            if traffic[index, kind, 0]:
-                topic = table.name(index)
-                yield (topic, name, _is_system(parts, topic)), traffic[index, kind].tolist()
+    topics, kinds = np.nonzero(traffic[: len(table), :, 0])
+    names = [
+        (table.name(topic), TYPE_NAMES[kind])
+        for topic, kind in zip(topics.tolist(), kinds.tolist(), strict=True)
+    ]
+    return names, traffic[topics, kinds]
 
 
-def _pulled(
-    parts: BrokerComponents,
-) -> Iterator[tuple[tuple[str, str, str], tuple[int, int]]]:
+def _pulled(parts: BrokerComponents) -> Iterator[tuple[str, str, int, int]]:
     for topic, group, tally in parts.stats.pulled():
-        yield (topic, group, _is_system(parts, topic, group)), (tally.count, tally.size)
+        yield topic, group, tally.count, tally.size
 
 
-def _delays(parts: BrokerComponents) -> Iterator[tuple[str, list[int]]]:
+def _delays(parts: BrokerComponents) -> tuple[list[str], npt.NDArray[np.int64]]:
     table, delays = parts.store.topics, parts.stats.delays
-    for index in range(min(len(table), len(delays))):
-        if delays[index, 1:].any():
-            yield table.name(index), delays[index].tolist()
+    topics = np.flatnonzero(delays[: len(table), 1:].any(axis=1))
+    return [table.name(topic) for topic in topics.tolist()], delays[topics]
 
 
-def _is_system(parts: BrokerComponents, topic: str, group: str = "") -> str:
-    is_system = parts.topics.is_system(topic) or group.lower().startswith(SYSTEM_GROUP_PREFIX)
-    return "true" if is_system else "false"
+def _text(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _connections(clients: ClientTable) -> Iterator[Metric]:
@@ -297,7 +304,7 @@ def _connections(clients: ClientTable) -> Iterator[Metric]:
     )
     consumers: dict[tuple[str, ...], int] = {}
     for group in clients.consumer_groups():
-        system = str(group.name.lower().startswith(SYSTEM_GROUP_PREFIX)).lower()
+        system = _text(is_system_group(group.name))
         mode = MODES.get(group.consume_type, group.consume_type.lower())
         for channel in group.channels.values():
             version = version_name(channel.version)
@@ -317,7 +324,8 @@ def _connections(clients: ClientTable) -> Iterator[Metric]:
 
 
 def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
-    names = ("consumer_group", "topic", "is_retry", "is_system")
+    rows = [(lag.group, lag.topic, _text(lag.retry), _text(lag.system)) for lag in lags]
+    labels = SeriesLabels(("consumer_group", "topic", "is_retry", "is_system"), rows)
     texts = {
         "lag_messages": "Messages not yet consumed.",
         "lag_latency_milliseconds": "Age of the first message not yet consumed.",
@@ -326,15 +334,8 @@ def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
         "ready_messages": "Messages not yet pulled.",
     }
     for name, text in texts.items():
-        attribute = name.removesuffix("_milliseconds")
-        rows = [
-            (
-                (lag.group, lag.topic, str(lag.retry).lower(), str(lag.system).lower()),
-                float(getattr(lag, attribute)),
-            )
-            for lag in lags
-        ]
-        yield _gauge(f"consumer_{name}", text, rows, *names)
+        value = attrgetter(name.removesuffix("_milliseconds"))
+        yield _table(f"consumer_{name}", text, GAUGE, labels, list(map(value, lags)))
 
 
 def _meters(meters: Meters) -> Iterator[Metric]:
@@ -438,6 +439,12 @@ def _pop_records(puts: Rows, reads: Rows, retries: Rows) -> Iterator[Metric]:
 
 
 # -- families -----------------------------------------------------------------------------------
+
+
+def _table(
+    name: str, text: str, kind: str, labels: SeriesLabels, values: Sequence[float]
+) -> SeriesTable:
+    return SeriesTable(PREFIX + name, text, kind, labels, values)
 
 
 def _gauge(name: str, text: str, rows: Rows, *labels: str) -> Metric:

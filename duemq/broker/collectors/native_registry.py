@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -12,11 +12,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector, RestrictedRegistry
 
-from duemq.metrics.loop_collector import LoopCollector
-
-if TYPE_CHECKING:
-    pass
 from duemq.broker.collectors.native_metrics import PREFIX, NativeCollector
+from duemq.metrics.loop_collector import LoopCollector
+from duemq.metrics.series import SeriesTable
 
 STORAGE_LABELS: Final = {"storage_medium": "disk", "storage_type": "local"}
 STORAGE_NAMES: Final = (
@@ -55,9 +53,12 @@ class NativeRegistry(CollectorRegistry):
             if family.name.startswith(PREFIX):
                 stored = family.name.startswith(STORAGE_NAMES)
                 labels = self._labels | (STORAGE_LABELS if stored else {})
-                family.samples = [
-                    sample._replace(labels=labels | sample.labels) for sample in family.samples
-                ]
+                if isinstance(family, SeriesTable):
+                    family.add_labels(labels)
+                else:
+                    family.samples = [
+                        sample._replace(labels=labels | sample.labels) for sample in family.samples
+                    ]
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
@@ -78,6 +79,13 @@ class NamedSeries(RestrictedRegistry):
     def collect(self) -> Iterator[Metric]:
         """Yield the families that have one of the series."""
         for family in self._all.collect():
+            if isinstance(family, SeriesTable):
+                if self._names >= family.series_names:
+                    yield family
+                    continue
+                if not self._names & family.series_names:
+                    continue
+                family = family.as_samples()
             family.samples = [each for each in family.samples if each.name in self._names]
             if family.samples:
                 yield family
