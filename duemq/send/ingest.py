@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -30,11 +31,11 @@ from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
 from duemq.send import layout
 from duemq.send.batched_requests import BatchedRequests
-from duemq.send.fair_queue import FairQueue
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
+from duemq.send.request_turns import RequestTurns
 from duemq.send.responses import (
     MustWait,
     PendingResponse,
@@ -59,8 +60,7 @@ KERNELS: Final = "ingest"
 DECODED_FRAMES_MAX: Final = 64  # frames of one connection decoded in Python per turn
 CONNECTIONS_PER_CLOCK_READ: Final = 4  # connections parsed between two checks of TURN_S
 TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting requests
-LARGE_BYTES: Final = 1 << 14  # of a body; one larger request begins per turn
-BEGUN_BYTES_MAX: Final = 1 << 16  # bodies of the other requests that begin in one turn
+FEW_BYTES: Final = 1 << 12  # connections with more unparsed bytes have a queue of their own
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
 UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
@@ -91,16 +91,18 @@ class Ingest:
         )
         self._no_topics = TopicTable()
         self._arrays: TopicArrays | None = None  # the source of `_names`
-        self._ready: list[Connection] = []
+        self._few: deque[Connection] = deque()  # ready connections, by their unparsed bytes
+        self._many: deque[Connection] = deque()
+        self._is_few_first = True
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_turn: list[Connection] = []
         self._unanswered: list[Connection] | None = None  # connections of the batch that is put
-        self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # other than sends
         self._malformed: list[tuple[Connection, FrameError]] = []
-        self._turn_exceeded = self._smallest_first = False
+        self._turn_exceeded = False
         self._accepts = self._has_batched = False  # whether `_batched` has begun its turn
         self._time_s = time_s or SystemClock().monotonic_s
+        self._requests = RequestTurns(self._time_s, self._add_ready)  # other than sends
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
         self._turn = np.zeros(1, layout.TURN)
@@ -119,14 +121,21 @@ class Ingest:
         """Schedule a turn for a connection whose `received` has grown."""
         if not connection.in_turn:
             connection.in_turn = True
-            self._ready.append(connection)
+            self._add_ready(connection)
             self._schedule()
         elif len(connection.received) > UNPARSED_BYTES_MAX:
             connection.pause()
 
+    def _add_ready(self, connection: Connection) -> None:
+        received = connection.received
+        has_few = received.end - received.start <= FEW_BYTES
+        (self._few if has_few else self._many).append(connection)
+
     def _schedule(self) -> None:
+        if self._scheduled:
+            return
         requests = self._requests.count
-        if self._scheduled or not (self._ready or requests or self._malformed):
+        if not (self._few or self._many or requests or self._malformed):
             return
         if requests or not self._responses.is_full:
             self._scheduled = True
@@ -142,7 +151,7 @@ class Ingest:
         """
         self._scheduled = False
         if not self._responses.is_full:
-            if self._ready:
+            if self._few or self._many:
                 self._responses.begin()
                 self._use_topics()
                 self._take_ready(self._time_s() + TURN_S)
@@ -151,42 +160,24 @@ class Ingest:
                 self._has_batched = False
                 self._batched.finish()
         if self._requests.count:
-            self._begin_requests(self._time_s() + TURN_S)
+            self._requests.begin(self._time_s() + TURN_S)
         if self._malformed:
             self._close_malformed()
         self._schedule()
 
-    def _begin_requests(self, end_s: float) -> None:
-        """Begin small requests until `end_s`, then one large request.
-
-        Handlers that run as tasks take their time after this turn, in proportion to the size of
-        their request.
-        """
-        requests = self._requests
-        begun_bytes = 0
-        while requests.small and begun_bytes < BEGUN_BYTES_MAX:
-            connection, (request, serialize_type) = requests.pop()
-            connection.dispatch(request, serialize_type)
-            begun_bytes += len(request.body)
-            if self._time_s() > end_s:
-                break
-        if requests.large:
-            connection, (request, serialize_type) = requests.pop(is_large=True)
-            connection.in_flight_bytes -= len(request.body)
-            connection.update_charge()
-            connection.dispatch(request, serialize_type)
-
     def _take_ready(self, end_s: float) -> None:
-        ready, self._ready = self._ready, []
-        if self._turn_exceeded:  # parse connections with few bytes first, every second time
-            self._smallest_first = not self._smallest_first
-            if self._smallest_first:
-                ready.sort(key=lambda connection: len(connection.received))
+        if self._turn_exceeded:  # connections with few bytes are first, every second time
+            self._is_few_first = not self._is_few_first
         self._turn_exceeded = False
+        few, many = self._few, self._many  # those that become ready now have the next turn
+        queues = [few] * len(few) + [many] * len(many)
+        if not self._is_few_first:
+            queues.reverse()
         queued = self._requests if self._requests.count else None
-        for index, connection in enumerate(ready, 1):
+        for index, queue in enumerate(queues, 1):
+            connection = queue.popleft()
             if queued and connection in queued:  # its earlier requests are handled first
-                self._ready.append(connection)
+                queued.hold_frames(connection)
                 continue
             connection.in_turn = False
             if connection.writes_stalled and not connection.closed:
@@ -201,9 +192,8 @@ class Ingest:
                 self._failed("%r: parsing failed; connection closed", connection, exc_info=error)
                 connection.close()
             is_read = index % CONNECTIONS_PER_CLOCK_READ == 0 or self._turn_exceeded
-            if is_read and index < len(ready) and self._time_s() > end_s:
+            if is_read and index < len(queues) and self._time_s() > end_s:
                 self._turn_exceeded = True
-                self._ready = ready[index:] + self._ready
                 return
 
     def _close_malformed(self) -> None:
@@ -218,7 +208,7 @@ class Ingest:
     async def drain(self) -> None:
         """Handle all received frames, and wait until every response is sent."""
         self.run_turn()
-        while self._ready or self._requests.count or self._malformed:
+        while self._few or self._many or self._requests.count or self._malformed:
             await self._responses.drain()
             self.run_turn()
         await self._responses.drain()
@@ -268,7 +258,7 @@ class Ingest:
         """Schedule the connection's remaining frames for the next turn."""
         if not connection.in_turn:
             connection.in_turn = self._turn_exceeded = True
-            self._ready.append(connection)
+            self._add_ready(connection)
 
     def _load_kernel(self, connection: Connection) -> Callable[..., tuple[int, int]]:
         """Return the kernel `take_sends` for the array types of this class and `ReceiveBuffer`.
@@ -361,11 +351,7 @@ class Ingest:
                 return
         elif isinstance(command, Request):
             if not self._take_batched(connection, command, frame):
-                is_large = len(command.body) > LARGE_BYTES
-                self._requests.add(connection, (command, frame.serialize_type), is_large=is_large)
-                if is_large:  # it may wait for many others
-                    connection.in_flight_bytes += len(command.body)
-                    connection.update_charge()
+                self._requests.add(connection, command, frame.serialize_type)
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)

@@ -10,7 +10,8 @@ import pytest
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import DECODED_FRAMES_MAX, LARGE_BYTES, TURN_S, Ingest
+from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S, Ingest
+from duemq.send.request_turns import LARGE_BYTES
 from duemq.send.responses import DecodedSend
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request, Response
