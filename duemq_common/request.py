@@ -37,7 +37,7 @@ class Peer(Protocol):
         ...
 
 
-class Request(Struct):
+class Request(Struct, gc=False):  # thousands are on hold, and have no cycles
     """One request, in either header encoding. `fields` are the extFields as text."""
 
     code: int

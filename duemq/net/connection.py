@@ -16,8 +16,17 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from duemq.net import codec
+from duemq.net.calls import Calls
 from duemq.net.codes import ResponseCode
-from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_response
+from duemq.net.dispatcher import (
+    Deferred,
+    Dispatcher,
+    Handler,
+    LaterOutcome,
+    LaterResponse,
+    RequestsInFlight,
+    encode_response,
+)
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget, ReceiveBuffer, estimate_bytes
 from duemq.net.notices import PeerNotices
@@ -25,7 +34,6 @@ from duemq_common.errors import FrameError
 from duemq_common.request import Peer, Request, Response
 
 log = logging.getLogger(__name__)
-_OPAQUE_MASK = 0x7FFF_FFFF
 
 
 class FrameHandler(Protocol):
@@ -64,9 +72,9 @@ class Connection(asyncio.BufferedProtocol):
         "_dispatcher",
         "_draining",
         "_frame_handler",
+        "_in_flight",
         "_incomplete_since_s",
         "_is_shed",
-        "_last_opaque",
         "_loop",
         "_memory",
         "_notices",
@@ -74,7 +82,6 @@ class Connection(asyncio.BufferedProtocol):
         "_on_open",
         "_paused",
         "_stalled_since_s",
-        "_tasks",
         "_transport",
         "_unsent_bytes_max",
         "_writable",
@@ -117,10 +124,9 @@ class Connection(asyncio.BufferedProtocol):
         self._on_open, self._on_lost = on_open, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._calls: dict[int, asyncio.Future[Response]] = {}
+        self._in_flight = RequestsInFlight()
+        self._calls: Calls | None = None  # at the first one: a server calls few clients
         self._close_callbacks: list[Callable[[Peer], None]] = []
-        self._last_opaque = 0
         self._memory = memory or MemoryBudget()
         self._notices = notices or PeerNotices(log)
         self.charged_bytes = 0
@@ -221,9 +227,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._writable.set()
-        for future in list(self._calls.values()):
-            if not future.done():
-                future.set_exception(ConnectionResetError(f"{self!r} closed the connection"))
+        if self._calls is not None:
+            self._calls.close()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             self._run_close_callback(callback)
@@ -288,13 +293,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def requests_in_flight(self) -> int:
         """Number of requests in flight."""
-        return len(self._tasks)
+        return len(self._in_flight)
 
     def send_oneway(self, request: Request) -> None:
         """Send a one-way request; drop it if the connection is closed or the peer does not read."""
         if self._closed or self.unsent_bytes > self.limits.notices_bytes_max:
             return
-        sent = msgspec.structs.replace(request, opaque=self._next_opaque(), oneway=True)
+        opaque = self._to_peer().next_opaque()
+        sent = msgspec.structs.replace(request, opaque=opaque, oneway=True)
         self.write(codec.encode_request(sent))
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
@@ -306,17 +312,12 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.closed:
             raise ConnectionResetError(f"{self!r} is closed")
-        if len(self._calls) >= self.limits.calls_in_flight_max:
-            raise ConnectionError(f"{self!r}: {len(self._calls)} calls are in flight already")
-        opaque = self._next_opaque()
-        future: asyncio.Future[Response] = self._loop.create_future()
-        self._calls[opaque] = future
-        try:
-            self.write(codec.encode_request(msgspec.structs.replace(request, opaque=opaque)))
-            async with asyncio.timeout(timeout_s):
-                return await future
-        finally:
-            del self._calls[opaque]
+        return await self._to_peer().call(request, self.write, timeout_s)
+
+    def _to_peer(self) -> Calls:
+        if self._calls is None:
+            self._calls = Calls(repr(self), self.limits.calls_in_flight_max)
+        return self._calls
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
         """Call `callback` once when the connection closes; at once if it is already closed."""
@@ -324,12 +325,6 @@ class Connection(asyncio.BufferedProtocol):
             callback(self)
         else:
             self._close_callbacks.append(callback)
-
-    def _next_opaque(self) -> int:
-        while True:
-            self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
-            if self._last_opaque not in self._calls:
-                return self._last_opaque
 
     # Input.
 
@@ -356,20 +351,21 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Start the handler of a request (or `checked`), or pass a response to its call."""
         if isinstance(command, codec.ReceivedResponse):
-            future = self._calls.get(command.opaque)
-            if future is not None and not future.done():
-                future.set_result(command.response)
+            if self._calls is not None:
+                self._calls.receive(command)
             return
         command.peer = self
-        if len(self._tasks) >= self.limits.requests_in_flight_max:
-            text = (
-                f"{len(self._tasks)} requests of this connection are in flight, start flow control"
-            )
+        if len(self._in_flight) >= self.limits.requests_in_flight_max:
+            count = len(self._in_flight)
+            text = f"{count} requests of this connection are in flight, start flow control"
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
         elif self._dispatcher.responds_at_once(command.code) and not self._has_unread_backlog:
             result = self._dispatcher.begin(command, checked)
             if isinstance(result, Response):
                 self.respond(command, result, serialize_type)
+            elif isinstance(result, LaterResponse):
+                result.receiver, result.serialize_type = self, serialize_type
+                self._in_flight.add_later(result)
             else:
                 self.spawn(self._serve(command, serialize_type, checked, result))
         else:
@@ -377,9 +373,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run a coroutine as a task that counts as a request in flight."""
-        task = self._loop.create_task(work, name="request")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._in_flight.add_task(self._loop.create_task(work, name="request"))
 
     async def _serve(
         self, request: Request, serialize_type: int, checked: Handler | None, begun: Deferred | None
@@ -399,6 +393,12 @@ class Connection(asyncio.BufferedProtocol):
             self.update_charge()
         if response is not None:
             self.respond(request, response, serialize_type)
+
+    def respond_later(self, later: LaterResponse, outcome: LaterOutcome) -> None:
+        """Send the response that a handler made later."""
+        if isinstance(outcome, Response):
+            self.respond(later.request, outcome, later.serialize_type)
+        self._in_flight.end_later(later)
 
     async def _wait_until_read(self) -> None:
         """Wait until the peer has read enough responses, or the connection is closed.
@@ -478,11 +478,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def finish(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for the requests in flight, then cancel the rest."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._in_flight.finish(timeout_s)
 
     def abort(self) -> None:
         """Close at once, without sending written bytes."""

@@ -10,9 +10,10 @@ runs before every handler, except for sends: `duemq.send` handles them in batche
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -48,6 +49,128 @@ class AccessCheck(Protocol):
             RequestError: The peer has no permission for the request.
         """
         ...
+
+
+class ResponseReceiver(Protocol):
+    """Receiver of responses that handlers make later."""
+
+    def respond_later(self, later: LaterResponse, outcome: LaterOutcome) -> None:
+        """Send the response; called once for each `LaterResponse`."""
+
+
+class LaterResponse(Struct, eq=False, gc=False, kw_only=True):
+    """Response that a handler makes later, without a task.
+
+    The handler returns it and calls `finish` in a later turn of the event loop. A coroutine can
+    await it in place of a receiver. Its holders forget it when it ends, since the collector of
+    garbage does not visit it.
+
+    Attributes:
+        serialize_type: Encoding of the request.
+        dispatcher: Measures the request; None: it was not begun by a dispatcher.
+        since_ms: Start of the request.
+    """
+
+    request: Request
+    receiver: ResponseReceiver | None = None
+    serialize_type: int = layout.JSON_TYPE
+    dispatcher: Dispatcher | None = None
+    since_ms: int = 0
+    audited: Audited | None = None
+    is_finished: bool = False
+
+    def finish(self, outcome: LaterOutcome) -> None:
+        """Send the response, none for None, or that to an exception; ignored after the first."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        if self.dispatcher is not None:
+            outcome = self.dispatcher.end_later(self, outcome)
+        if self.receiver is not None:
+            self.receiver.respond_later(self, outcome)
+
+    def cancel(self) -> None:
+        """End the request without a response."""
+        self.finish(None)
+
+    def __await__(self) -> Generator[object, None, Response | None]:
+        """Wait for the response; the request is cancelled with the wait.
+
+        Raises:
+            Exception: The handler has failed, and no dispatcher began the request.
+        """
+        return self._wait().__await__()
+
+    async def _wait(self) -> Response | None:
+        self.receiver = receiver = _Waiter()
+        try:
+            return await receiver.response
+        finally:
+            self.cancel()
+
+
+LaterOutcome = Response | Exception | None
+
+
+class _Waiter:
+    """Receiver of one response for a coroutine."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.response: asyncio.Future[Response | None] = loop.create_future()
+
+    def respond_later(self, later: LaterResponse, outcome: LaterOutcome) -> None:
+        """Set the result."""
+        if self.response.done():
+            return
+        if isinstance(outcome, Exception):
+            self.response.set_exception(outcome)
+        else:
+            self.response.set_result(outcome)
+
+
+class RequestsInFlight:
+    """Requests of one connection that have no response yet: tasks, and later responses."""
+
+    __slots__ = ("_ended", "_later", "_tasks")
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._later: set[LaterResponse] = set()
+        self._ended: asyncio.Event | None = None  # set when `_later` is empty
+
+    def __len__(self) -> int:
+        return len(self._tasks) + len(self._later)
+
+    def add_task(self, task: asyncio.Task[None]) -> None:
+        """Add a task, until it ends."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def add_later(self, later: LaterResponse) -> None:
+        """Add a response that a handler makes later."""
+        self._later.add(later)
+
+    def end_later(self, later: LaterResponse) -> None:
+        """Remove a response that is made."""
+        self._later.discard(later)
+        if self._ended is not None and not self._later:
+            self._ended.set()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for all, then cancel the rest."""
+        work: set[asyncio.Future[object]] = {*self._tasks}
+        if self._later:
+            self._ended = asyncio.Event()
+            work.add(asyncio.ensure_future(self._ended.wait()))
+        if not work:
+            return
+        _, late = await asyncio.wait(work, timeout=timeout_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        for later in list(self._later):
+            later.cancel()
 
 
 class CheckedHandler(Struct, frozen=True):
@@ -142,6 +265,11 @@ class Dispatcher:
             result = handler(request)
         except Exception as error:
             result = refusal(error, request, self._failed)
+        if isinstance(result, LaterResponse):
+            if self._meter is not None:
+                self._meter.wait(request)
+            result.dispatcher, result.since_ms, result.audited = self, since_ms, audited
+            return result
         if not isinstance(result, Response):
             return self._finish(result, request, since_ms, audited)
         if audited is not None:
@@ -149,6 +277,17 @@ class Dispatcher:
         if self._meter is not None:
             self._meter.finish(request, result.code, since_ms, waited=False)
         return result
+
+    def end_later(self, later: LaterResponse, outcome: LaterOutcome) -> Response | None:
+        """Measure a request that `begin` began; return its response."""
+        if isinstance(outcome, Exception):
+            outcome = refusal(outcome, later.request, self._failed)
+        code = int(ResponseCode.SUCCESS) if outcome is None else outcome.code
+        if later.audited is not None:
+            later.audited.end(code)
+        if self._meter is not None:
+            self._meter.finish(later.request, code, later.since_ms, waited=True)
+        return outcome
 
     async def _finish(
         self, work: Deferred, request: Request, since_ms: int, audited: Audited | None

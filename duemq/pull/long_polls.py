@@ -9,8 +9,10 @@ Pops of one group share their messages, so a message resumes only one of them: w
 each message would otherwise cause 500 searches of the queues. A pop that leaves messages in the
 queue, and a resumed pop that cannot read any, calls `resume_shared` to resume the next one.
 
-A long poll is a future whose result is the reason for its resumption. Not thread-safe: all methods
-run on the event loop's thread.
+A long poll resumes its holder, or is a future whose result is the reason. Holders are resumed in
+order, at most `RESUMED_PER_TURN` in a turn of the event loop: thousands of pulls need no tasks, and
+few objects that a collection of garbage visits. Not thread-safe: all methods run on the event
+loop's thread.
 
 Source: PullRequestHoldService, NotifyMessageArrivingListener
 """
@@ -22,7 +24,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from msgspec import Struct, field
 
@@ -41,6 +43,7 @@ HOLD_MS_MAX = 120_000
 POLLS_PER_PEER_MAX = 8_192
 SLOTS_MAX = 16_384  # queues per long poll; a pop of more queues is resumed by the first ones
 SLOT_BYTES = 64
+RESUMED_PER_TURN = 64
 
 
 class ResumeReason(Enum):
@@ -52,18 +55,35 @@ class ResumeReason(Enum):
     DROPPED = "dropped"  # its connection has closed
 
 
-class LongPoll(Struct, eq=False):
+class PollHolder(Protocol):
+    """Request on hold."""
+
+    def resume(self, reason: ResumeReason) -> None:
+        """Continue the request, whose long poll is released. Must not raise."""
+
+
+class LongPoll(Struct, eq=False, gc=False):  # `release` breaks the cycle with its group
     """A pull or pop on hold.
 
     Attributes:
+        holder: Is resumed; None: the future is.
+        reason: Reason of the resumption, for the holder.
         awaits: Set in `LongPolls._unconfirmed` that contains the pull; None: no set contains it.
     """
 
     sharing: PollGroup
     bucket: int
     peer: Peer | None
-    resumed: asyncio.Future[ResumeReason]
+    holder: PollHolder | None = None
+    future: asyncio.Future[ResumeReason] | None = None
+    reason: ResumeReason = ResumeReason.DROPPED
     awaits: set[LongPoll] | None = None
+
+    @property
+    def resumed(self) -> asyncio.Future[ResumeReason]:
+        """Future whose result is the reason of the resumption, of a poll without a holder."""
+        assert self.future is not None
+        return self.future
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -76,7 +96,7 @@ class LongPoll(Struct, eq=False):
         return self.sharing.subscription
 
 
-class PollGroup(Struct, eq=False):
+class PollGroup(Struct, eq=False, gc=False):
     """Group of long polls with equal share, queues and filter; a message resumes one of them.
 
     Attributes:
@@ -126,6 +146,8 @@ class LongPolls:
         self._by_peer: dict[Peer, set[LongPoll]] = {}
         self._unconfirmed: deque[tuple[int, set[LongPoll]]] = deque()  # (log end, pulls to resume)
         self._awaits_confirmed = False  # whether `_on_confirmed` will be called
+        self._resumed: deque[LongPoll] = deque()  # whose holders are to be resumed
+        self._is_resuming = False  # whether `_resume_holders` will be called
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -141,18 +163,20 @@ class LongPolls:
         *,
         also: Sequence[int] = (),
         share: Hashable | None = None,
+        holder: PollHolder | None = None,
     ) -> LongPoll | None:
         """Hold a pull for at most `hold_ms`; return None if a limit is reached.
 
-        The caller awaits `poll.resumed`, then calls `release` in every case.
+        Without a holder, the caller awaits `poll.resumed`, then calls `release` in every case.
 
         Args:
             slot: Slot of the queue whose next message resumes the pull.
             also: Slots of further queues; slots beyond SLOTS_MAX are ignored.
             share: A message resumes one of the pulls with an equal share, queues and filter; None:
                 it resumes this pull in any case.
+            holder: Is resumed, in a later turn of the event loop.
         """
-        slots = tuple(dict.fromkeys((slot, *also)))[:SLOTS_MAX]
+        slots = tuple(dict.fromkeys((slot, *also)))[:SLOTS_MAX] if also else (slot,)
         peer_polls = self._peer_polls(peer)
         full = self._count >= self._polls_max or len(peer_polls) >= POLLS_PER_PEER_MAX
         if self._stopping or full or (peer is not None and peer.closed):
@@ -161,13 +185,15 @@ class LongPolls:
             return None
         deadline_ms = self._clock.steady_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
-        resumed = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future() if holder is None else None
         sharing = self._sharing(PollGroup(slots, subscription, share))
-        poll = LongPoll(sharing, bucket, peer, resumed)
+        poll = LongPoll(sharing, bucket, peer, holder, future)
         sharing.members[poll] = None
-        if bucket not in self._by_bucket:
+        in_bucket = self._by_bucket.get(bucket)
+        if in_bucket is None:
+            in_bucket = self._by_bucket[bucket] = set()
             self._changed.set()
-        self._by_bucket.setdefault(bucket, set()).add(poll)
+        in_bucket.add(poll)
         peer_polls.add(poll)
         self._count += 1
         return poll
@@ -188,7 +214,15 @@ class LongPolls:
         left_ms = poll.bucket * BUCKET_MS - self._clock.steady_ms()
         slot, *also = poll.slots
         share = poll.sharing.share
-        return self.hold(slot, poll.subscription, poll.peer, left_ms, also=also, share=share)
+        return self.hold(
+            slot,
+            poll.subscription,
+            poll.peer,
+            left_ms,
+            also=also,
+            share=share,
+            holder=poll.holder,
+        )
 
     def release(self, poll: LongPoll) -> None:
         """Remove a long poll; ignored if it is removed already."""
@@ -351,8 +385,28 @@ class LongPolls:
             poll.awaits.discard(poll)
             poll.awaits = None
         self.release(poll)
-        if not poll.resumed.done():
-            poll.resumed.set_result(reason)
+        if poll.future is not None:
+            if not poll.future.done():
+                poll.future.set_result(reason)
+            return
+        poll.reason = reason
+        self._resumed.append(poll)
+        if not self._is_resuming:
+            self._is_resuming = True
+            asyncio.get_running_loop().call_soon(self._resume_holders)
+
+    def _resume_holders(self) -> None:
+        """Resume the first holders; the others have the next turn of the event loop."""
+        resumed = self._resumed
+        try:
+            for _ in range(min(len(resumed), RESUMED_PER_TURN)):
+                poll = resumed.popleft()
+                assert poll.holder is not None
+                poll.holder.resume(poll.reason)
+        finally:
+            self._is_resuming = bool(resumed)
+            if resumed:
+                asyncio.get_running_loop().call_soon(self._resume_holders)
 
     def _peer_polls(self, peer: Peer | None) -> set[LongPoll]:
         if peer is None:

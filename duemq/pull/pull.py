@@ -14,11 +14,10 @@ from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
-from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.dispatcher import Deferred, Handler
+from duemq.net.dispatcher import Deferred, Handler, LaterResponse
 from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
@@ -32,6 +31,13 @@ from duemq.pull.pull_plan import (
     select_units,
     units_to_read,
 )
+from duemq.pull.pull_subscription import (
+    FORBIDDEN_BROKER,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_TOPIC,
+    Forbidden,
+    PullSubscriptions,
+)
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
@@ -39,7 +45,7 @@ from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import TopicAccess, client_access
 from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
-from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
+from duemq.registry.subscriptions import Subscription
 from duemq.registry.topic_config import RETRY_PREFIX, TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common.errors import RecordUnreadable, RequestError, UnitsRewritten
@@ -52,27 +58,9 @@ RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 ACCOUNTS_CHANGED = "the accounts have changed: pull again"
 PULL_FROM_MASTER = "this replica serves no pulls (slaveReadEnable=false): pull from the master"
 UNREADABLE_MAX = 16  # maximum damaged records that one pull skips
-MATCH_ALL_CACHE_MAX = 1_024  # cached subscriptions
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
 
 
-class Forbidden(RequestError):
-    """Refusal of a pull.
-
-    Attributes:
-        forbidden_type: Apache's number of the failed check, FORBIDDEN_*.
-    """
-
-    def __init__(self, forbidden_type: int, remark: str) -> None:
-        self.forbidden_type = forbidden_type
-        super().__init__(ResponseCode.NO_PERMISSION, remark)
-
-    def response(self) -> Response:
-        """Return the response to the refused pull."""
-        return Response(self.code, self.remark, {"forbiddenType": str(self.forbidden_type)})
-
-
-class CheckedPull(Struct):
+class CheckedPull(Struct, gc=False):
     """Pull that passed all checks.
 
     Attributes:
@@ -86,6 +74,33 @@ class CheckedPull(Struct):
     subscription: Subscription
     more: bool = False
     end: int = 0
+
+
+class HeldPull(LaterResponse, gc=False, eq=False, kw_only=True):
+    """Pull on hold.
+
+    Attributes:
+        version: Version of the accounts at the check.
+        poll: None: it is released.
+    """
+
+    processor: PullProcessor
+    checked: CheckedPull
+    version: int
+    poll: LongPoll | None = None
+
+    def resume(self, reason: ResumeReason) -> None:
+        """Continue the pull, whose long poll is released."""
+        poll, self.poll = self.poll, None
+        if poll is not None:
+            self.processor.resume(self, poll, reason)
+
+    def cancel(self) -> None:
+        """End the pull without a response."""
+        poll, self.poll = self.poll, None
+        if poll is not None:
+            self.processor.release(poll)
+        LaterResponse.cancel(self)
 
 
 class PullProcessor:
@@ -125,7 +140,7 @@ class PullProcessor:
         self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
         self._stats, self.config = stats, config
         self._limits = StoreLimits(store)
-        self._match_all_cache: dict[tuple[str, int], Subscription] = {}
+        self._subscriptions = PullSubscriptions(clients)
 
     def handlers(self) -> dict[int, Handler]:
         pull = self._clients.filters.after_compiling(self.pull)
@@ -168,38 +183,47 @@ class PullProcessor:
         pull = checked.request
         clear_content(request)
         hold_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_ms
-        poll = self._long_polls.hold(self._slot(pull), checked.subscription, request.peer, hold_ms)
-        if poll is None:
+        version = self._records.version
+        held = HeldPull(request=request, processor=self, checked=checked, version=version)
+        held.poll = self._long_polls.hold(
+            self._slot(pull), checked.subscription, request.peer, hold_ms, holder=held
+        )
+        if held.poll is None:
             return self._response(checked, outcome)
         if checked.more:
-            self._long_polls.resume_when_confirmed([poll])
-        return self._wait(poll, request, checked)
+            self._long_polls.resume_when_confirmed([held.poll])
+        return held
 
-    async def _wait(
-        self, poll: LongPoll, request: Request, checked: CheckedPull
-    ) -> Response | None:
-        version, pull = self._records.version, checked.request
-        while True:
-            try:
-                reason = await poll.resumed
-            finally:
-                self._long_polls.release(poll)
-            if reason is ResumeReason.DROPPED:
-                return None
-            if version != self._records.version:  # access is checked at the client's next pull
-                return self._response(checked, PullOutcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
-            try:
-                checked.group, checked.topic = self._readable(request, pull, resumed=True)
-            except Forbidden as refusal:
-                return refusal.response()
-            outcome = self._read(checked)
-            self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
-            again = (
-                self._hold_again(poll, checked, outcome) if reason is ResumeReason.ARRIVED else None
-            )
-            if again is None:
-                return self._response(checked, outcome)
-            poll = again
+    def resume(self, held: HeldPull, poll: LongPoll, reason: ResumeReason) -> None:
+        """Continue a pull whose long poll is released."""
+        try:
+            outcome = self._resumed(held, poll, reason)
+        except Exception as error:
+            held.finish(error)
+            return
+        if held.poll is None:
+            held.finish(outcome)
+
+    def release(self, poll: LongPoll) -> None:
+        """Release the long poll of a cancelled pull."""
+        self._long_polls.release(poll)
+
+    def _resumed(self, held: HeldPull, poll: LongPoll, reason: ResumeReason) -> Response | None:
+        """Return the response; None: none is sent, or `held` has another long poll."""
+        checked, pull = held.checked, held.checked.request
+        if reason is ResumeReason.DROPPED:
+            return None
+        if held.version != self._records.version:  # the access of the next pull is checked
+            return self._response(checked, PullOutcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
+        try:
+            checked.group, checked.topic = self._readable(held.request, pull, resumed=True)
+        except Forbidden as refusal:
+            return refusal.response()
+        outcome = self._read(checked)
+        self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
+        if reason is ResumeReason.ARRIVED:
+            held.poll = self._hold_again(poll, checked, outcome)
+        return self._response(checked, outcome) if held.poll is None else None
 
     def _hold_again(
         self, poll: LongPoll, checked: CheckedPull, outcome: PullOutcome
@@ -227,10 +251,7 @@ class PullProcessor:
     def _check(self, request: Request) -> CheckedPull:
         pull = parse_pull(request)
         group, topic = self._readable(request, pull)
-        if pull.has(PullRequest.SUBSCRIPTION):
-            subscription = self._request_subscription(request, pull)
-        else:
-            subscription = self._known_subscription(pull, group)
+        subscription = self._subscriptions.of_pull(request, pull, group)
         if not subscription.is_tag and not self.config.property_filter_enable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -285,67 +306,6 @@ class PullProcessor:
                 f"readQueueNums:[{topic.read_queues}] group:[{pull.group}]",
             )
         return topic
-
-    def _known_subscription(self, pull: PullRequest, group: GroupConfig) -> Subscription:
-        members = self._clients.consumer_group(pull.group)
-        if members is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist, group: {pull.group}",
-            )
-        if members.broadcasting and not group.broadcast_enable:
-            raise Forbidden(
-                FORBIDDEN_BROADCAST, f"group {pull.group} may not consume by broadcasting"
-            )
-        subscription = members.subscriptions.get(pull.topic)
-        if subscription is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist, group: {pull.group} topic: {pull.topic}",
-            )
-        if subscription.version < pull.version:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )
-        return subscription if subscription.is_tag else self._registered(pull, subscription)
-
-    def _registered(self, pull: PullRequest, subscription: Subscription) -> Subscription:
-        """Return the subscription with the filter that a heartbeat registered."""
-        registered = self._clients.filters.find(pull.topic, pull.group)
-        compiled = self._clients.filters.compiled(registered) if registered is not None else None
-        if registered is None or compiled is None:
-            raise RequestError(
-                ResponseCode.FILTER_DATA_NOT_EXIST,
-                "The broker's consumer filter data is not exist! Your expression may be wrong!",
-            )
-        if registered.version < pull.version:
-            raise RequestError(
-                ResponseCode.FILTER_DATA_NOT_LATEST,
-                "the consumer's consumer filter data not latest",
-            )
-        return replace(subscription, filter=compiled)
-
-    def _request_subscription(self, request: Request, pull: PullRequest) -> Subscription:
-        expression, kind = request.fields.get("subscription"), request.fields.get("expressionType")
-        matches_all = expression == ALL and kind in (None, TAG)
-        cached = self._match_all_cache.get((pull.topic, pull.version)) if matches_all else None
-        if cached is not None:
-            return cached
-        try:
-            parsed = parse_expression(pull.topic, expression, kind, pull.version)
-            if not parsed.is_tag:
-                compiled = self._clients.filters.compile(parsed.kind, parsed.expression)
-                parsed = replace(parsed, filter=compiled)
-        except (ExpressionError, FilterError) as fault:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"parse the consumer's subscription failed: {fault}",
-            ) from fault
-        if matches_all:
-            if len(self._match_all_cache) >= MATCH_ALL_CACHE_MAX:
-                self._match_all_cache.clear()
-            self._match_all_cache[pull.topic, pull.version] = parsed
-        return parsed
 
     # --- reading
 

@@ -69,7 +69,7 @@ class StoreLimits:
         return self._limits
 
 
-class PullRequest(Struct):
+class PullRequest(Struct, gc=False):
     """Header of a pull. PullMessageRequestHeader"""
 
     group: str

@@ -23,17 +23,15 @@ class RequestTurns:
     Args:
         time_s: Returns seconds of a monotonic clock.
         on_begun: Called with a connection of `hold_frames` when none of its requests is queued.
+    Attributes:
+        count: Number of queued requests; read only.
     """
 
     def __init__(self, time_s: Callable[[], float], on_begun: Callable[[Connection], None]) -> None:
         self._time_s, self._on_begun = time_s, on_begun
         self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()
         self._with_frames: set[Connection] = set()
-
-    @property
-    def count(self) -> int:
-        """Number of queued requests."""
-        return self._requests.count
+        self.count = 0
 
     def __contains__(self, connection: Connection) -> bool:
         """Return whether requests of a connection are queued."""
@@ -45,6 +43,7 @@ class RequestTurns:
 
     def add(self, connection: Connection, request: Request, serialize_type: int) -> None:
         """Queue a request."""
+        self.count += 1
         is_large = len(request.body) > LARGE_BYTES
         self._requests.add(connection, (request, serialize_type), is_large=is_large)
         if is_large:  # it may wait for many others
@@ -61,6 +60,7 @@ class RequestTurns:
         begun_bytes = 0
         while requests.small and begun_bytes < BEGUN_BYTES_MAX:
             connection, (request, serialize_type) = requests.pop()
+            self.count -= 1
             connection.dispatch(request, serialize_type)
             begun_bytes += len(request.body)
             if self._with_frames:
@@ -69,6 +69,7 @@ class RequestTurns:
                 break
         if requests.large:
             connection, (request, serialize_type) = requests.pop(is_large=True)
+            self.count -= 1
             connection.in_flight_bytes -= len(request.body)
             connection.update_charge()
             connection.dispatch(request, serialize_type)

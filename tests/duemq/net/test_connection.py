@@ -146,9 +146,9 @@ def test_opaque_numbers_wrap_and_skip_those_in_use() -> None:
         made, transport = connection()
         call = asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9))
         await asyncio.sleep(0)
-        made._last_opaque = 0x7FFF_FFFF
+        made._to_peer()._last_opaque = 0x7FFF_FFFF
         made.send_oneway(Request(40, {}))
-        made._last_opaque = 0
+        made._to_peer()._last_opaque = 0
         transport.written.clear()
         made.send_oneway(Request(40, {}))
         frame = codec.next_frame(memoryview(transport.written), 0, len(transport.written))
