@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -31,20 +30,18 @@ class FileSystem:
             self._fd = os.open(directory, os.O_RDONLY)
             self._device = os.fstat(self._fd).st_dev
 
-    def sync(self, paths: Iterable[str]) -> bool:
-        """Sync the file system; missing files are ignored.
+    def contains(self, fd: int) -> bool:
+        """Return whether an open file is in this file system."""
+        return self._fd >= 0 and os.fstat(fd).st_dev == self._device
+
+    def sync(self) -> bool:
+        """Sync the file system.
 
         Returns:
             Whether all files are on the disk; False if each must be synced by itself.
         """
         syncfs = syncfs_function()
-        if syncfs is None or self._fd < 0:
-            return False
-        for path in paths:
-            with suppress(FileNotFoundError):
-                if os.stat(path).st_dev != self._device:
-                    return False
-        return syncfs(self._fd) == 0
+        return syncfs is not None and self._fd >= 0 and syncfs(self._fd) == 0
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -195,7 +195,7 @@ def sync_files(files: FileCache) -> None:
     """
     paths = files.take_dirty()
     try:
-        if len(paths) < MANY_FILES or not files.file_system.sync(paths):
+        if len(paths) < MANY_FILES or files.has_foreign or not files.file_system.sync():
             for path in paths:
                 _sync_file(path)
     except OSError:

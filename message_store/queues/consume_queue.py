@@ -49,6 +49,7 @@ class FileCache:
         sums: Checksums of the files, None without any.
     Attributes:
         file_system: File system of the files.
+        has_foreign: Whether a file of another file system was opened, as below a symbolic link.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class FileCache:
     ) -> None:
         self._count_max, self._unreadable, self.sums = count_max, unreadable, sums
         self.file_system = FileSystem()
+        self.has_foreign = False
         self._fds: OrderedDict[str, int] = OrderedDict()
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
@@ -81,6 +83,7 @@ class FileCache:
             self._mark_names(os.path.dirname(path))
             fd = self._with_room(lambda: _create(path, create_bytes))
         self._fds[path] = fd
+        self.has_foreign = self.has_foreign or not self.file_system.contains(fd)
         if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
         return fd

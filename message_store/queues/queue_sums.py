@@ -62,29 +62,26 @@ class QueueSums:
         A failure is ignored, because units without a checksum are only not compared. May run in any
         thread; a unit that is being written at the same time may get a wrong checksum.
         """
-        with suppress(OSError), open(path, "rb") as units:
-            os.makedirs(os.path.dirname(self._path(path)), exist_ok=True)
-            with open(self._path(path), "ab+") as sums:
-                number = max(sums.seek(0, os.SEEK_END) // SUM.size - 1, 0)
-                sums.seek(number * SUM.size)
-                last = sums.read(SUM.size)
-            units.seek(number * BLOCK_BYTES)
-            block = units.read(BLOCK_BYTES)
-            if len(last) == SUM.size and not _matches(block, *SUM.unpack(last)):
-                return  # the disk has changed it: it must not get a new checksum
-            while self._write(path, number, block) == BLOCK_UNITS:
-                number, block = number + 1, units.read(BLOCK_BYTES)
+        with suppress(OSError):
+            # A directory, which is synced for its new names, cannot be opened for writing.
+            units = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                sums = self._open(path)
+                try:
+                    _seal(units, sums)
+                finally:
+                    os.close(sums)
+            finally:
+                os.close(units)
 
-    def _write(self, path: str, number: int, block: bytes) -> int:
-        """Write the checksum of the units in a block; return their number."""
-        units = np.frombuffer(block, CQ_UNIT)
-        missing = np.flatnonzero(units["size"] <= 0)
-        count = int(missing[0]) if missing.size else int(units.size)
-        if count:
-            with open(self._path(path), "r+b") as sums:
-                sums.seek(number * SUM.size)
-                sums.write(SUM.pack(count, crc32(block[: count * UNIT_BYTES])))
-        return count
+    def _open(self, path: str) -> int:
+        """Return the descriptor of the checksums of a file, which exist from then on."""
+        path, flags = self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o644)
 
     def changed(self, path: str, first: int, end: int, read: ReadBytes) -> list[int]:
         """Return the numbers of the changed blocks among those with the units `first` to `end`.
@@ -114,8 +111,13 @@ class QueueSums:
 
     def renew(self, path: str, number: int, read: ReadBytes) -> None:
         """Write the checksum of a block that was compared with its records."""
+        entry = _entry(read(path, BLOCK_BYTES, number * BLOCK_BYTES))
         with suppress(OSError):
-            self._write(path, number, read(path, BLOCK_BYTES, number * BLOCK_BYTES))
+            sums = os.open(self._path(path), os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(sums, entry, number * SUM.size)
+            finally:
+                os.close(sums)
 
     def forget(self, path: str) -> None:
         """Remove the checksums of a file that is about to be removed."""
@@ -130,6 +132,40 @@ class QueueSums:
         """
         with suppress(OSError):
             os.rename(os.path.join(self._directory, topic), directory / "sums")
+
+
+def _seal(units: int, sums: int) -> None:
+    """Write the checksums of the units after the last complete block that has one.
+
+    Args:
+        units, sums: Descriptors of a queue file and of its checksums.
+    """
+    first = number = max(os.fstat(sums).st_size // SUM.size - 1, 0)
+    last = os.pread(sums, SUM.size, first * SUM.size)
+    block = os.pread(units, BLOCK_BYTES, first * BLOCK_BYTES)
+    if len(last) == SUM.size and not _matches(block, *SUM.unpack(last)):
+        return  # the disk has changed it: it must not get a new checksum
+    entries = bytearray()
+    while entry := _entry(block):
+        entries += entry
+        if _unit_count(block) < BLOCK_UNITS:
+            break
+        number += 1
+        block = os.pread(units, BLOCK_BYTES, number * BLOCK_BYTES)
+    os.pwrite(sums, entries, first * SUM.size)
+
+
+def _entry(block: bytes) -> bytes:
+    """Return the entry for the units of a block, empty without any."""
+    count = _unit_count(block)
+    return SUM.pack(count, crc32(block[: count * UNIT_BYTES])) if count else b""
+
+
+def _unit_count(block: bytes) -> int:
+    """Return the number of leading units of a block; the rest of a file is zero."""
+    units = np.frombuffer(block, CQ_UNIT, len(block) // UNIT_BYTES)
+    missing = np.flatnonzero(units["size"] <= 0)
+    return int(missing[0]) if missing.size else int(units.size)
 
 
 def _matches(block: bytes, count: int, crc: int) -> bool:

@@ -41,17 +41,61 @@ def test_from_many_files_on_the_file_system_is_synced(
     cache.close()
 
 
-def test_removed_files_need_no_sync_and_those_of_another_file_system_one_of_their_own(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "present").touch()
-    paths = [str(tmp_path / name) for name in ("removed", "present")]
+def test_nothing_is_synced_at_once_before_failures_are_received(tmp_path: Path) -> None:
     files = FileSystem()
-    assert not files.sync(paths)  # failures before the first open would be missed
+    assert not files.sync()
     files.open(tmp_path)
-    assert files.sync(paths) is (file_system_sync.syncfs_function() is not None)
-    assert not files.sync([*paths, "/proc"])
+    assert files.sync() is (file_system_sync.syncfs_function() is not None)
     files.close()
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_files_of_another_file_system_are_synced_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_foreign: bool
+) -> None:
+    single, whole, cache = list[int](), list[int](), FileCache()
+    cache.file_system.open(Path("/proc") if is_foreign else tmp_path)
+    syncfs = whole.append
+    monkeypatch.setattr(file_system_sync, "syncfs_function", lambda: lambda fd: syncfs(fd) or 0)
+    monkeypatch.setattr(flusher, "MANY_FILES", 2)
+    monkeypatch.setattr(os, "fdatasync", single.append)
+    for number in range(3):
+        path = str(tmp_path / "queues" / str(number))
+        cache.get(path, 4_096)
+        cache.mark_dirty(path)
+    dirty = len(cache._dirty)
+    sync_files(cache)
+    assert (len(whole), len(single)) == ((0, dirty) if is_foreign else (1, 0))
+    cache.close()
+
+
+def test_a_sync_of_thousands_of_files_looks_at_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each system call of the flusher takes the interpreter from the event loop for a moment."""
+    cache = FileCache()
+    cache.file_system.open(tmp_path)
+    monkeypatch.setattr(file_system_sync, "syncfs_function", lambda: lambda fd: 0)
+    for number in range(1_000):
+        cache.mark_dirty(str(tmp_path / str(number)))
+
+    calls = list[str]()
+
+    def counted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: object) -> object:
+            calls.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("stat", "open", "fdatasync"):
+        counted(name)
+    sync_files(cache)
+    monkeypatch.undo()
+    cache.close()
+    assert calls == []
 
 
 def test_a_store_receives_the_failures_of_its_file_system_from_its_start(
@@ -61,7 +105,7 @@ def test_a_store_receives_the_failures_of_its_file_system_from_its_start(
     monkeypatch.setattr(file_system_sync, "syncfs_function", lambda: calls.append)
     queues = QueueSet(tmp_path / "consumequeue", 6_000, TopicTable(), Deletions(tmp_path / "d"))
     queues.load()
-    queues.files.file_system.sync([])
+    queues.files.file_system.sync()
     queues.close()
     assert len(calls) == 1
 
