@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +60,24 @@ def written(value: object, depth: int) -> Written:
     If the rows of a table are kept in this form, a change of one row is encoded quickly.
     """
     return Written(_pretty(value, depth))
+
+
+def written_member(key: str, numbers: Mapping[int, int], depth: int) -> str:
+    """Return the text of a member of an object at a depth, for `written_object`.
+
+    Args:
+        numbers: Value of the member.
+    """
+    begin = "\n" + "\t" * (depth + 1)
+    if not numbers:
+        return f"{begin}{_text(key)}:{{}}"
+    text = ",".join([f"{number}:{value}" for number, value in numbers.items()])
+    return f"{begin}{_text(key)}:{{{text}{begin}}}"
+
+
+def written_object(members: Collection[str], depth: int) -> Written:
+    """Return the text of an object at a depth, from those of its members."""
+    return Written("{" + ",".join(members) + "\n" + "\t" * depth + "}" if members else "{}")
 
 
 def dumps_compact(value: object) -> str:

@@ -39,12 +39,14 @@ from duemq.registry.offset_table import (
     CRC,
     LAST_RECORD,
     POPS,
-    SEPARATOR,
     Content,
+    OffsetRows,
     PopState,
     Table,
     checksum,
     decode,
+    key_of,
+    topics_of_groups,
 )
 from duemq_common.clock import Clock
 from duemq_common.data_version import DataVersion
@@ -58,7 +60,7 @@ FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
 FREE_QUEUES = 16  # queues of a pair that do not count in the memory budget
 OFFSET_BYTES = 128  # estimated memory of one offset
-PAIRS_PER_TURN = 4_096  # copied per event loop turn
+PAIRS_PER_TURN = 256  # encoded per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
@@ -89,6 +91,7 @@ class OffsetManager(SavedTable):
         self._memory = memory or MemoryBudget()
         self._clock, self._store, self._pairs_max = clock, store, pairs_max
         self._table: Table = {}
+        self._rows = OffsetRows(self._table)
         self._pulled: Table = {}
         self._resets: Table = {}
         self._extra: dict[str, object] = {}
@@ -124,6 +127,7 @@ class OffsetManager(SavedTable):
     def _use_content(self, content: Content) -> None:
         self._memory.free(sum(map(_charged_bytes, self._table.values())))
         pops, self._extra, self._table = content.pops, content.extra, content.table
+        self._rows = OffsetRows(self._table)
         self._is_proved, self._last_record = content.is_proved, content.last_record
         self._memory.reserve(sum(map(_charged_bytes, self._table.values())), is_checked=True)
         self.version = content.version or self.version
@@ -187,6 +191,7 @@ class OffsetManager(SavedTable):
                             end,
                         )
                     queues[queue_id] = end
+                    self._rows.change((topic, group))
         if count > NOTICES_MAX:
             log.warning("%d more offsets were set to the end of their queue", count - NOTICES_MAX)
         self._dirty |= count > 0
@@ -258,41 +263,37 @@ class OffsetManager(SavedTable):
             self._dirty = True
 
     async def _snapshot(self) -> dict[str, object]:
-        """Return the content of `to_json`, copied in short turns with other tasks in between.
+        """Return the content of `to_json`, encoded in short turns with other tasks in between.
 
-        Offsets of different turns may be from different times.
+        Offsets of different turns may be from different times; none is from before this call.
         """
-        pops = self.pops()
-        topics_of: dict[str, list[str]] = {}
-        offsets: dict[str, dict[int, int]] = {}
-        for number, key in enumerate(list(self._table), start=1):
-            if (queues := self._table.get(key)) is not None:  # removed meanwhile
-                topic, group = key
-                topics_of.setdefault(group, []).append(topic)
-                offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
-            if number % PAIRS_PER_TURN == 0:
-                await asyncio.sleep(0)
-        return self._file_content(topics_of, offsets, pops)
+        pops, rows = self.pops(), self._rows
+        for _ in range(0, rows.changed_count, PAIRS_PER_TURN):
+            rows.encode(PAIRS_PER_TURN)
+            await asyncio.sleep(0)
+        if rows is not self._rows:  # the table was replaced meanwhile
+            rows = self._rows
+            rows.encode(rows.changed_count)
+        rows.encode_internal()
+        return self._file_content(rows.topics_text(), rows.text(), pops, rows.internal())
 
     def to_json(self) -> dict[str, object]:
         """Return the immutable content of consumerOffset.json."""
-        pops = self.pops()  # also commits confirmed pops
-        topics_of: dict[str, list[str]] = {}
-        for topic, group in self._table:
-            topics_of.setdefault(group, []).append(topic)
-        return self._file_content(topics_of, self.offset_table(), pops)
+        pops, offsets = self.pops(), self.offset_table()  # `pops` also commits confirmed pops
+        return self._file_content(topics_of_groups(self._table), offsets, pops, offsets)
 
     def _file_content(
         self,
-        topics_of: Mapping[str, list[str]],
-        offsets: Mapping[str, dict[int, int]],
+        topics_of: object,
+        offsets: object,
         pops: PopState | None,
+        internal: Mapping[str, Mapping[int, int]],
     ) -> dict[str, object]:
         self._written_before = 0 if pops is None else pops.before
         own: dict[str, object] = {} if pops is None else {POPS: pops._asdict()}
         store = self._store
         last = NO_RECORD if store is None else store.record_identity(store.last_record)
-        own |= {LAST_RECORD: list(last), CRC: checksum(offsets, pops, last)}
+        own |= {LAST_RECORD: list(last), CRC: checksum(internal, pops, last)}
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
@@ -303,7 +304,7 @@ class OffsetManager(SavedTable):
 
     def offset_table(self) -> dict[str, dict[int, int]]:
         """Return a copy of all offsets as `{"topic@group": {queue: offset}}`."""
-        return {f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()}
+        return {key_of(pair): dict(queues) for pair, queues in self._table.items()}
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -328,7 +329,11 @@ class OffsetManager(SavedTable):
         Raises:
             RequestError: The queue does not exist, or a limit is reached.
         """
+        queues = self._table.get((topic, group))
+        if queues is not None and queues.get(queue_id) == offset:
+            return  # clients commit the offsets of all their queues every few seconds
         self._put(self._table, group, topic, queue_id, offset)
+        self._rows.change((topic, group))
         self._dirty = True
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
@@ -438,6 +443,7 @@ class OffsetManager(SavedTable):
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             self._dirty |= key in self._table
+            self._rows.remove(key)
             for table in (self._table, self._pulled, self._resets):
                 self._memory.free(_charged_bytes(table.pop(key, {})))
 

@@ -9,7 +9,8 @@ lastRecord, crc32     DueMQ: last record of the log; checksum of what the broker
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
@@ -17,6 +18,7 @@ from msgspec import Struct, field
 from duemq.registry.config_file import JsonObject
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq_common.data_version import DataVersion
+from duemq_common.json_dialect import Written, written, written_member, written_object
 from message_store.recovery.log_identity import NO_RECORD, LastRecord
 
 SEPARATOR: Final = "@"
@@ -24,7 +26,10 @@ POPS: Final = "pops"
 CRC: Final = "crc32"
 LAST_RECORD: Final = "lastRecord"
 _MEMBERS: Final = {"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC, LAST_RECORD}
-Table = dict[tuple[str, str], dict[int, int]]
+Pair = tuple[str, str]
+"""Topic and group."""
+Table = dict[Pair, dict[int, int]]
+ROWS_DEPTH: Final = 1  # nesting depth of the table in the file
 
 
 class PopState(NamedTuple):
@@ -58,6 +63,89 @@ class Content(Struct, frozen=True):
     last_record: LastRecord = NO_RECORD
 
 
+class OffsetRows:
+    """Rows of a table as text of the file, each encoded after it has changed.
+
+    The file is written every few seconds, and most of its rows have not changed.
+
+    Args:
+        table: The table; report its changes.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._changed = dict.fromkeys(table)
+        self._texts: dict[Pair, str] = {}
+        self._topics: Written | None = None  # None: pairs were added or removed
+        self._internal: dict[Pair, None] = {}  # pairs of the checksum
+
+    @property
+    def changed_count(self) -> int:
+        """Number of rows that are not encoded yet."""
+        return len(self._changed)
+
+    def change(self, pair: Pair) -> None:
+        """Report a changed or new row."""
+        self._changed[pair] = None
+
+    def remove(self, pair: Pair) -> None:
+        """Report a removed row."""
+        self._changed.pop(pair, None)
+        self._internal.pop(pair, None)
+        self._topics = None if self._texts.pop(pair, None) else self._topics
+
+    def encode(self, count: int) -> None:
+        """Encode rows in the order of their changes."""
+        for pair in list(islice(self._changed, count)):
+            self._encode(pair)
+
+    def _encode(self, pair: Pair) -> None:
+        del self._changed[pair]
+        key = key_of(pair)
+        if pair not in self._texts:
+            self._topics = None
+            if is_internal_key(key):
+                self._internal[pair] = None
+        self._texts[pair] = written_member(key, self._table[pair], ROWS_DEPTH)
+
+    def encode_internal(self) -> None:
+        """Encode the rows of the checksum, so that it is that of their texts."""
+        for pair in self._internal.keys() & self._changed.keys():
+            self._encode(pair)
+
+    def text(self) -> Written:
+        """Return the member `offsetTable`."""
+        return written_object(self._texts.values(), ROWS_DEPTH)
+
+    def topics_text(self) -> Written:
+        """Return the member `groupTopicMap`."""
+        if self._topics is None:
+            self._topics = written(topics_of_groups(self._texts), ROWS_DEPTH)
+        return self._topics
+
+    def internal(self) -> dict[str, Mapping[int, int]]:
+        """Return the rows that the checksum includes."""
+        return {key_of(pair): self._table[pair] for pair in self._internal}
+
+
+def key_of(pair: Pair) -> str:
+    """Return the name of a row in the file."""
+    return f"{pair[0]}{SEPARATOR}{pair[1]}"
+
+
+def is_internal_key(key: str) -> bool:
+    """Return whether the broker itself acts on a row."""
+    return SEPARATOR + INTERNAL_GROUP_PREFIX in key
+
+
+def topics_of_groups(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    """Return the topics of each group, for Apache."""
+    topics: dict[str, list[str]] = {}
+    for topic, group in pairs:
+        topics.setdefault(group, []).append(topic)
+    return topics
+
+
 def decode(data: JsonObject) -> Content:
     """Return the content of a parsed file.
 
@@ -83,8 +171,7 @@ def checksum(
     offsets: Mapping[str, Mapping[int, int]], pops: PopState | None, last: LastRecord
 ) -> int:
     """Return the checksum of the progress that the broker itself acts on."""
-    internal = SEPARATOR + INTERNAL_GROUP_PREFIX
-    rows = [(key, sorted(offsets[key].items())) for key in sorted(offsets) if internal in key]
+    rows = [(key, sorted(offsets[key].items())) for key in sorted(filter(is_internal_key, offsets))]
     state = None if pops is None else (pops.before, sorted(pops.first_needed.items()))
     return zlib.crc32(repr((rows, state, tuple(last))).encode())
 
