@@ -218,6 +218,11 @@ class StoreReader:
         queue = self.queues.find(topic, queue_id)
         return np.empty(0, layout.UNIT) if queue is None else queue.read(offset, count_max)
 
+    def log_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the log offset of the message at a queue offset; -1 if there is none."""
+        queue = self.queues.find(topic, queue_id)
+        return -1 if queue is None else queue.log_offset(offset)
+
     def record_bytes(self, phys_offset: int, size: int) -> memoryview:
         """Return a record's bytes without a copy.
 

@@ -159,10 +159,10 @@ class RequestsInFlight:
 
     async def finish(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for all, then cancel the rest."""
-        work: set[asyncio.Future[object]] = {*self._tasks}
+        work = self._tasks.copy()
         if self._later:
             self._ended = asyncio.Event()
-            work.add(asyncio.ensure_future(self._ended.wait()))
+            work.add(asyncio.create_task(_wait_for(self._ended), name="responses"))
         if not work:
             return
         _, late = await asyncio.wait(work, timeout=timeout_s)
@@ -171,6 +171,10 @@ class RequestsInFlight:
         await asyncio.gather(*late, return_exceptions=True)
         for later in list(self._later):
             later.cancel()
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class CheckedHandler(Struct, frozen=True):

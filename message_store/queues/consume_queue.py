@@ -23,12 +23,13 @@ from duemq_common.existence import is_directory
 from message_store.descriptors import QUEUE_FILES_MIN, is_out_of_descriptors
 from message_store.hooks import Dispatcher
 from message_store.kernels import scan
-from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
+from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows, packer
 from message_store.log.file_system_sync import FileSystem
 from message_store.log.zeroing import restored_size, zero_range
 from message_store.queues.queue_sums import BLOCK_UNITS, QueueSums
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
+PACKED_UNIT = packer(CQ_UNIT)
 NAME_DIGITS = 20
 LIGHT_QUEUES = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
 # With storeType=defaultRocksDB, Apache has these tables and all queues in RocksDB. A database with
@@ -368,6 +369,15 @@ class ConsumeQueue:
         block = self._files.read(self._path(base), count * UNIT_BYTES, pos)
         out = np.empty(len(block) // UNIT_BYTES, UNIT)
         return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
+
+    def log_offset(self, offset: int) -> int:
+        """Return the log offset of the message at a queue offset; -1 if there is none."""
+        if not self.min_offset <= offset < self.max_offset:
+            return -1
+        base = offset * UNIT_BYTES // self.file_bytes * self.file_bytes
+        data = self._files.read(self._path(base), UNIT_BYTES, offset * UNIT_BYTES - base)
+        phys_offset, size, _ = PACKED_UNIT.unpack(data)
+        return int(phys_offset) if 0 < size != PRE_BLANK_SIZE else -1
 
     def changed_blocks(self, offset: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of queue offsets whose checksum differs, among `count` units of a file.

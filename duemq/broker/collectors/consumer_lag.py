@@ -4,7 +4,10 @@
         |-- in flight --|-- ready --|
         |----------- lag -----------|
 
-ConsumerLagCalculator
+The age of a lag is that of the first of the first messages of its queues, which is the one with the
+lowest log offset: one record is read for each lag, not one for each queue.
+
+Source: ConsumerLagCalculator
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from msgspec import Struct
 
 from duemq.net.retry_topics import retry_topics
 from duemq.pop.pop_offsets import GroupQueue
-from duemq.pull.queue_times import store_ms_at
 
 if TYPE_CHECKING:
     from duemq.broker.components import BrokerComponents
+    from message_store.store import MessageStore
 
 CONSUME_POP: Final = "CONSUME_POP"
 QUEUES_PER_TURN: Final = 256
@@ -41,6 +44,8 @@ class GroupLag(Struct):
             pops, messages that are invisible and not acknowledged.
         queueing_latency: Age of the first message that is not pulled in ms; 0 if there is none.
         ready_messages: Messages between the pulled offset and the end.
+        uncommitted, unpulled: Log offsets of the first message that is not committed, and not
+            pulled; -1: there is none.
     """
 
     group: str
@@ -52,6 +57,13 @@ class GroupLag(Struct):
     inflight_messages: int = 0
     queueing_latency: int = 0
     ready_messages: int = 0
+    uncommitted: int = -1
+    unpulled: int = -1
+
+    def set_ages(self, store: MessageStore, now_ms: int) -> None:
+        """Set the ages of the first messages."""
+        self.lag_latency = _age_ms(store, self.uncommitted, now_ms)
+        self.queueing_latency = _age_ms(store, self.unpulled, now_ms)
 
 
 async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
@@ -77,12 +89,14 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
                 return lags
             for first in range(0, count, QUEUES_PER_TURN):
                 part = range(first, min(first + QUEUES_PER_TURN, count))
-                (_add_popped if pops else _add_queues)(parts, row, queue_topic, part, now_ms)
+                (_add_popped if pops else _add_queues)(parts, row, queue_topic, part)
                 queues += len(part)
                 if queues - rested >= QUEUES_PER_TURN:
                     rested = queues
                     await asyncio.sleep(0)
-        lags += [lag, retry] if pops else [lag]
+        for row in [lag, retry] if pops else [lag]:
+            row.set_ages(parts.store, now_ms)
+            lags.append(row)
     return lags
 
 
@@ -104,9 +118,7 @@ def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
             yield name, topic, True
 
 
-def _add_queues(
-    parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range, now_ms: int
-) -> None:
+def _add_queues(parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range) -> None:
     """Add queues of a topic to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
@@ -120,16 +132,13 @@ def _add_queues(
         start = end if committed is None else committed
         next_pull = end if pulled is None else pulled
         if start < end or next_pull < end:  # most of a scrape's ten thousands of queues have no lag
-            queue = GroupQueue(lag.group, topic, queue_id)
-            add_lag(parts, lag, queue, start, next_pull, end, now_ms)
+            add_lag(parts.store, lag, (topic, queue_id), start, next_pull, end)
             lag.lag_messages += max(end - start, 0)
         if committed is not None and pulled is not None and pulled > start:
             lag.inflight_messages += pulled - start
 
 
-def _add_popped(
-    parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range, now_ms: int
-) -> None:
+def _add_popped(parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: range) -> None:
     """Add queues of a topic to the lag of a group that pops.
 
     Source: ConsumerLagCalculator, `isPop`
@@ -141,28 +150,33 @@ def _add_popped(
         popped = parts.pop.offsets.popped(queue)
         following = end if popped is None else popped
         in_flight = parts.pop.figures.in_flight(lag.group, topic, queue_id)
-        add_lag(parts, lag, queue, following - in_flight, following, end, now_ms)
+        add_lag(parts.store, lag, (topic, queue_id), following - in_flight, following, end)
         lag.lag_messages += max(end - following, 0) + in_flight
         lag.inflight_messages += in_flight
 
 
 def add_lag(
-    parts: BrokerComponents,
-    lag: GroupLag,
-    queue: GroupQueue,
-    start: int,
-    pulled: int,
-    end: int,
-    now_ms: int,
+    store: MessageStore, lag: GroupLag, queue: tuple[str, int], start: int, pulled: int, end: int
 ) -> None:
-    """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
+    """Add a queue's ready messages, and its first uncommitted and its first unpulled message.
+
+    Args:
+        queue: Topic and queue id.
+        start, pulled, end: Queue offsets.
+    """
     lag.ready_messages += max(end - pulled, 0)
-    if start < end:
-        lag.lag_latency = max(lag.lag_latency, _age_ms(parts, queue, start, now_ms))
+    first = store.log_offset_at(*queue, start) if start < end else -1
+    lag.uncommitted = _first(lag.uncommitted, first)
     if pulled < end:
-        lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, queue, pulled, now_ms))
+        unpulled = first if pulled == start else store.log_offset_at(*queue, pulled)
+        lag.unpulled = _first(lag.unpulled, unpulled)
 
 
-def _age_ms(parts: BrokerComponents, queue: GroupQueue, offset: int, now_ms: int) -> int:
-    store_ms = store_ms_at(parts.store, queue.topic, queue.queue_id, offset)
+def _first(offset: int, other: int) -> int:
+    """Return the lower of two log offsets; -1: there is none."""
+    return min(offset, other) if min(offset, other) >= 0 else max(offset, other)
+
+
+def _age_ms(store: MessageStore, log_offset: int, now_ms: int) -> int:
+    store_ms = store.store_ms(log_offset) if log_offset >= 0 else -1
     return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

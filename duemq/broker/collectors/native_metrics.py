@@ -241,7 +241,8 @@ def _pulled_families(traffic: Traffic, is_system: Callable[[str], bool]) -> Iter
         for topic, group, _, _ in traffic.pulled
     ]
     labels = SeriesLabels(("topic", "consumer_group", "is_system"), rows)
-    messages, sizes = ([row[column] for row in traffic.pulled] for column in (2, 3))
+    messages = [count for _, _, count, _ in traffic.pulled]
+    sizes = [size for _, _, _, size in traffic.pulled]
     yield _table("messages_out", "Messages read by consumers.", COUNTER, labels, messages)
     text = "Bytes of messages read by consumers."
     yield _table("throughput_out", text, COUNTER, labels, sizes)

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from duemq.broker.collectors import consumer_lag
 from duemq.broker.collectors.consumer_lag import GroupLag
-from duemq.broker.components import BrokerComponents
-from duemq.pop.pop_offsets import GroupQueue
-from message_store.store import MessageStore
 
 
-@pytest.mark.parametrize(("start", "pulled", "reads"), [(5, 5, 0), (4, 5, 1), (3, 4, 2)])
-def test_a_queue_without_lag_is_not_read(
-    monkeypatch: pytest.MonkeyPatch, start: int, pulled: int, reads: int
-) -> None:
-    read = list[int]()
+class CountedStore:
+    """Store whose messages of queue `n` have the log offsets from 1,000 n + 10 on, in steps of 10.
 
-    def store_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-        read.append(offset)
-        return 7
+    Attributes:
+        units, records: Numbers of reads.
+    """
 
-    monkeypatch.setattr(consumer_lag, "store_ms_at", store_ms)
-    parts = cast(BrokerComponents, SimpleNamespace(store=None))
-    lag = GroupLag("g", "t", system=False)
-    consumer_lag.add_lag(parts, lag, GroupQueue("g", "t", 0), start, pulled, 5, now_ms=100)
-    assert len(read) == reads
-    assert (lag.lag_latency > 0, lag.queueing_latency > 0) == (start < 5, pulled < 5)
+    def __init__(self) -> None:
+        self.units = self.records = 0
+
+    def log_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
+        self.units += 1
+        return 1_000 * queue_id + 10 * offset if offset else -1  # the first one was removed
+
+    def store_ms(self, log_offset: int) -> int:
+        self.records += 1
+        return log_offset
+
+
+@pytest.mark.parametrize(("start", "pulled", "reads"), [(5, 5, 0), (4, 5, 1), (4, 4, 1), (3, 4, 2)])
+def test_a_queue_without_lag_is_not_read(start: int, pulled: int, reads: int) -> None:
+    store, lag = CountedStore(), GroupLag("g", "t", system=False)
+    consumer_lag.add_lag(cast(Any, store), lag, ("t", 0), start, pulled, 5)
+    lag.set_ages(cast(Any, store), 100)
+    assert store.units == reads
+    assert (lag.lag_latency, lag.queueing_latency) == (
+        100 - 10 * start if start < 5 else 0,
+        100 - 10 * pulled if pulled < 5 else 0,
+    )
+
+
+def test_the_record_of_the_first_message_of_all_queues_is_read() -> None:
+    store, lag = CountedStore(), GroupLag("g", "t", system=False)
+    for queue_id, (start, pulled) in {3: (1, 2), 2: (4, 7), 1: (9, 9), 0: (0, 0)}.items():
+        consumer_lag.add_lag(cast(Any, store), lag, ("t", queue_id), start, pulled, 9)
+    lag.set_ages(cast(Any, store), 10_000)
+    assert (lag.lag_latency, lag.queueing_latency) == (10_000 - 2_040, 10_000 - 2_070)
+    assert store.records == 2
