@@ -74,14 +74,15 @@ def test_short_reads_are_continued(queue: ConsumeQueue, monkeypatch: pytest.Monk
     assert again.read(10, 100)["phys_offset"].tolist() == list(range(1_000, 2_000, 100))
 
 
-def test_log_offsets_are_those_of_the_units(tmp_path: Path) -> None:
-    with closing(FileCache()) as files:
-        queue = ConsumeQueue(tmp_path / "0", 10 * UNIT_BYTES, files)
-        for offset in (3, 4, 5, 12):  # pre-blanks before 3, and from 10 to 12
-            unit = np.array([(1_000 + offset, 100, 0)], CQ_UNIT)
-            queue.write(offset, memoryview(unit.tobytes()))
-        expected = {3: 1_003, 4: 1_004, 5: 1_005} if queue.min_offset == 3 else {}
-        expected[12] = 1_012
-        assert {
-            n: queue.log_offset(n) for n in range(-1, 15) if queue.log_offset(n) >= 0
-        } == expected
+@pytest.mark.parametrize("offsets", [(3, 4, 5, 7), (3, 12, 13)], ids=["blanks", "next file"])
+def test_log_offsets_are_those_of_the_units(tmp_path: Path, offsets: tuple[int, ...]) -> None:
+    files = FileCache()
+    queue = ConsumeQueue(tmp_path / "0", 10 * UNIT_BYTES, files)
+    for offset in offsets:
+        unit = np.array([(1_000 + offset, 100, 0)], layout.CQ_UNIT)
+        queue.write(offset, memoryview(unit.tobytes()))
+    shown = {n: queue.log_offset(n) for n in range(-1, 20)}
+    kept = [n for n in offsets if queue.read(n, 1).size]
+    assert {n: offset for n, offset in shown.items() if offset >= 0} == {n: 1_000 + n for n in kept}
+    assert offsets[-1] in kept
+    files.close()
