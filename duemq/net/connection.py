@@ -18,6 +18,7 @@ import msgspec
 from duemq.net import codec
 from duemq.net.calls import Calls
 from duemq.net.codes import ResponseCode
+from duemq.net.direct_frames import DirectFrames
 from duemq.net.dispatcher import (
     Deferred,
     Dispatcher,
@@ -75,6 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         "_in_flight",
         "_incomplete_since_s",
         "_is_shed",
+        "_later_bytes",
+        "_later_parts",
         "_loop",
         "_memory",
         "_notices",
@@ -120,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)
         self._address = address or ("", 0)
         self._dispatcher = dispatcher
-        self._frame_handler = frame_handler
+        self._frame_handler = frame_handler or DirectFrames()
         self._on_open, self._on_lost = on_open, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -137,6 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
         self._written_bytes = 0  # bytes written since the last check of unread bytes
+        self._later_parts: list[bytes | memoryview] = []  # of responses that are written together
+        self._later_bytes = 0
 
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
@@ -173,10 +178,7 @@ class Connection(asyncio.BufferedProtocol):
                 received.moved = False
                 self._incomplete_since_s = self._loop.time()
             self.update_charge()  # the sweep charges smaller amounts
-        if self._frame_handler is not None:
-            self._frame_handler.ready(self)
-        else:
-            self.take_frames()
+        self._frame_handler.ready(self)
 
     def eof_received(self) -> bool:
         return False
@@ -194,13 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         self.resume()
         self.update_charge()
         if len(self.received) and not self.closed:
-            self._take_soon()
-
-    def _take_soon(self) -> None:
-        if self._frame_handler is not None:
             self._frame_handler.ready(self)
-        else:
-            self.take_frames()
 
     def pause(self) -> None:
         """Pause reading from the socket until `resume`."""
@@ -328,24 +324,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # Input.
 
-    def take_frames(self) -> None:
-        """Handle every complete frame in `received`."""
-        received = self.received
-        try:
-            while not self.closed and not self.writes_stalled:
-                frame = codec.next_frame(
-                    received.view,
-                    received.start,
-                    received.end,
-                    bytes_max=self.limits.frame_bytes_max,
-                )
-                if frame is None:
-                    return
-                self.dispatch(codec.decode_frame(received.view, frame), frame.serialize_type)
-                received.take(frame.end)
-        except FrameError as error:
-            self.close_malformed(error)
-
     def dispatch(
         self, command: codec.Command, serialize_type: int, checked: Handler | None = None
     ) -> None:
@@ -395,10 +373,29 @@ class Connection(asyncio.BufferedProtocol):
             self.respond(request, response, serialize_type)
 
     def respond_later(self, later: LaterResponse, outcome: LaterOutcome) -> None:
-        """Send the response that a handler made later."""
-        if isinstance(outcome, Response):
-            self.respond(later.request, outcome, later.serialize_type)
+        """Send the response that a handler made later.
+
+        Those of one turn of the event loop are written together, since the long polls of a consumer
+        often end at the same time: a write is a system call.
+        """
         self._in_flight.end_later(later)
+        if not isinstance(outcome, Response) or self.closed:
+            return
+        parts = encode_response(later.request, outcome, later.serialize_type)
+        if not self._later_parts:
+            self._loop.call_soon(self._write_later)
+        self._later_parts += parts
+        self._later_bytes += sum(map(len, parts))
+        if self._later_bytes > FLOOR_BYTES:
+            self._write_later()
+
+    def _write_later(self) -> None:
+        """Write the responses that handlers made later."""
+        parts, self._later_parts, self._later_bytes = self._later_parts, [], 0
+        if parts and self._transport is not None and not self._closed:
+            self.is_active = True
+            self._transport.writelines(parts)
+            self._charge_unread()
 
     async def _wait_until_read(self) -> None:
         """Wait until the peer has read enough responses, or the connection is closed.
@@ -418,12 +415,13 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._closed:
             return False
-        return transport.get_write_buffer_size() > self._unsent_bytes_max
+        return transport.get_write_buffer_size() + self._later_bytes > self._unsent_bytes_max
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes in the write buffer."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size() + self._later_bytes
 
     # Output.
 
@@ -465,6 +463,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close after written bytes are flushed."""
         if self._closed:  # asyncio's TLS transport breaks when it is closed twice
             return
+        self._write_later()
         self._closed = True
         if self._transport is not None and not self._transport.is_closing():
             if self.unsent_bytes:  # a peer that does not read must not delay this forever

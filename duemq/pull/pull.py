@@ -42,7 +42,7 @@ from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupConfig, GroupManager
-from duemq.registry.internal_topics import TopicAccess, client_access
+from duemq.registry.internal_topics import may_read
 from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
@@ -296,7 +296,7 @@ class PullProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{pull.topic}] not exist, apply first please",
             )
-        is_open = resumed or client_access(pull.topic) & TopicAccess.READ  # this never changes
+        is_open = resumed or may_read(pull.topic)  # this never changes
         if not topic.perm & PERM_READ or not is_open:
             raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{pull.topic}] has no permission to read")
         if not 0 <= pull.queue_id < topic.read_queues:

@@ -81,6 +81,16 @@ def is_internal(name: str) -> bool:
     )
 
 
+READABLE: Final = frozenset(
+    name for name, access in INTERNAL_TOPICS.items() if TopicAccess.READ in access
+)
+
+
+def may_read(name: str) -> bool:
+    """Return whether clients may read a topic; each pull and each commit asks."""
+    return not is_internal(name) or name in READABLE
+
+
 def client_access(name: str) -> TopicAccess:
     """Return the access of clients to a topic, regardless of its perm."""
     if not is_internal(name):
@@ -94,7 +104,7 @@ def check_readable(name: str) -> None:
     Raises:
         RequestError: With NO_PERMISSION.
     """
-    if not client_access(name) & TopicAccess.READ:
+    if not may_read(name):
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"topic [{name}] belongs to the broker: clients may not read it or set offsets in it. "

@@ -24,9 +24,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-import numpy as np
-
-from message_store.layout import CQ_UNIT, UNIT_BYTES, UNIT_SUM, packer
+from message_store.layout import UNIT_BYTES, UNIT_SUM, packer
 
 BLOCK_UNITS: Final = 200
 BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
@@ -162,10 +160,11 @@ def _entry(block: bytes) -> bytes:
 
 
 def _unit_count(block: bytes) -> int:
-    """Return the number of leading units of a block; the rest of a file is zero."""
-    units = np.frombuffer(block, CQ_UNIT, len(block) // UNIT_BYTES)
-    missing = np.flatnonzero(units["size"] <= 0)
-    return int(missing[0]) if missing.size else int(units.size)
+    """Return the number of units of a block; the rest of a file is zero.
+
+    The last unit may end with zeros, but not begin with them: its size is not 0.
+    """
+    return -(-len(block.rstrip(b"\0")) // UNIT_BYTES)
 
 
 def _matches(block: bytes, count: int, crc: int) -> bool:

@@ -49,6 +49,9 @@ class MemoryTransport(asyncio.Transport):
     def close(self) -> None:
         self.closing = True
 
+    def abort(self) -> None:
+        self.closing = True
+
 
 def connection(
     handlers: dict[int, RequestHandler] | None = None, **limits: Any

@@ -14,6 +14,7 @@ from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher, LaterResponse
 from duemq.net.limits import RemotingLimits
+from duemq.net.memory import FLOOR_BYTES
 from duemq.net.meters import RpcMeter
 from duemq.pull.long_polls import RESUMED_PER_TURN
 from duemq_common.request import Request, Response
@@ -200,6 +201,53 @@ def test_the_end_of_a_connection_waits_for_responses_then_cancels(run: Callable[
         assert ending.done()
         assert [each.opaque for each in served.responses()] == [0, 1]
         assert served.connection.requests_in_flight == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("size", "writes"), [(1, 1), (FLOOR_BYTES // 4, 2), (2 * FLOOR_BYTES, 8)])
+def test_responses_of_one_turn_are_written_together_up_to_a_size(
+    run: Callable[..., Any], size: int, writes: int
+) -> None:
+    """A member of a group has a long poll for each of its queues; each write is a system call."""
+
+    async def scene() -> None:
+        served, calls = Served(), list[int]()
+        write = served.transport.writelines
+
+        def counted(parts: Any) -> None:
+            parts = list(parts)
+            calls.append(len(parts))
+            write(parts)
+
+        served.transport.writelines = counted
+        for queue_id in range(8):
+            served.pull(queue_id, queue_id)
+        for queue_id in range(8):
+            put(served.rig.store, "T", bytes(size), queue_id=queue_id)
+        await asyncio.sleep(0)
+        assert served.connection.unsent_bytes < FLOOR_BYTES + size + 1_000
+        await settle()
+        assert [each.opaque for each in served.responses()] == [*range(8)]
+        assert len(calls) == writes
+        assert served.connection.unsent_bytes == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_responses_before_a_close_are_written_and_none_after_an_abort(
+    run: Callable[..., Any], end: str
+) -> None:
+    async def scene() -> None:
+        served = Served()
+        served.pull(0, 0)
+        put(served.rig.store, "T", b"x")
+        await asyncio.sleep(0)
+        assert served.connection.unsent_bytes > 0
+        getattr(served.connection, end)()
+        await settle()
+        assert len(served.responses()) == (end == "close")
 
     run(scene())
 
