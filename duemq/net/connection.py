@@ -16,10 +16,9 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from duemq.net import codec
-from duemq.net.calls import Calls
 from duemq.net.codes import ResponseCode
-from duemq.net.direct_frames import DirectFrames
 from duemq.net.dispatcher import (
+    Calls,
     Deferred,
     Dispatcher,
     Handler,
@@ -123,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)
         self._address = address or ("", 0)
         self._dispatcher = dispatcher
-        self._frame_handler = frame_handler or DirectFrames()
+        self._frame_handler = frame_handler
         self._on_open, self._on_lost = on_open, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -140,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
         self._written_bytes = 0  # bytes written since the last check of unread bytes
-        self._later_parts: list[bytes | memoryview] = []  # of responses that are written together
+        self._later_parts: list[bytes | memoryview] = []  # of responses to be written together
         self._later_bytes = 0
 
     def __repr__(self) -> str:
@@ -178,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
                 received.moved = False
                 self._incomplete_since_s = self._loop.time()
             self.update_charge()  # the sweep charges smaller amounts
-        self._frame_handler.ready(self)
+        self._take_frames()
 
     def eof_received(self) -> bool:
         return False
@@ -196,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         self.resume()
         self.update_charge()
         if len(self.received) and not self.closed:
-            self._frame_handler.ready(self)
+            self._take_frames()
 
     def pause(self) -> None:
         """Pause reading from the socket until `resume`."""
@@ -324,17 +323,32 @@ class Connection(asyncio.BufferedProtocol):
 
     # Input.
 
+    def _take_frames(self) -> None:
+        """Pass the received frames to the frame handler; without one, handle each at once."""
+        if self._frame_handler is not None:
+            self._frame_handler.ready(self)
+            return
+        received, bytes_max = self.received, self.limits.frame_bytes_max
+        try:
+            while not self.closed and not self.writes_stalled:
+                start, end = received.start, received.end
+                frame = codec.next_frame(received.view, start, end, bytes_max=bytes_max)
+                if frame is None:
+                    return
+                self.dispatch(codec.decode_frame(received.view, frame), frame.serialize_type)
+                received.take(frame.end)
+        except FrameError as error:
+            self.close_malformed(error)
+
     def dispatch(
         self, command: codec.Command, serialize_type: int, checked: Handler | None = None
     ) -> None:
         """Start the handler of a request (or `checked`), or pass a response to its call."""
         if isinstance(command, codec.ReceivedResponse):
-            if self._calls is not None:
-                self._calls.receive(command)
+            self._to_peer().receive(command)
             return
         command.peer = self
-        if len(self._in_flight) >= self.limits.requests_in_flight_max:
-            count = len(self._in_flight)
+        if (count := len(self._in_flight)) >= self.limits.requests_in_flight_max:
             text = f"{count} requests of this connection are in flight, start flow control"
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
         elif self._dispatcher.responds_at_once(command.code) and not self._has_unread_backlog:
@@ -412,10 +426,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _has_unread_backlog(self) -> bool:
         """Whether the unread responses exceed the limit."""
-        transport = self._transport
-        if transport is None or self._closed:
-            return False
-        return transport.get_write_buffer_size() + self._later_bytes > self._unsent_bytes_max
+        return not self._closed and self.unsent_bytes > self._unsent_bytes_max
 
     @property
     def unsent_bytes(self) -> int:
@@ -432,10 +443,7 @@ class Connection(asyncio.BufferedProtocol):
         parts = encode_response(request, response, serialize_type)
         self.is_active = True
         if self._transport is not None:
-            if len(parts) == 1:
-                self._transport.write(parts[0])
-            else:
-                self._transport.writelines(parts)
+            self._transport.writelines(parts)
             self._charge_unread()
 
     def write(self, data: bytes) -> None:

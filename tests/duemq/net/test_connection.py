@@ -10,7 +10,7 @@ import pytest
 
 from duemq.net import codec
 from duemq.net.connection import Connection
-from duemq.net.dispatcher import Dispatcher
+from duemq.net.dispatcher import OPAQUE_MASK, Calls, Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory import ReceiveBuffer
 from duemq_common.errors import RequestError
@@ -146,19 +146,16 @@ def test_calls_in_flight_are_limited() -> None:
 
 def test_opaque_numbers_wrap_and_skip_those_in_use() -> None:
     async def main() -> None:
-        made, transport = connection()
-        call = asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9))
+        calls, written = Calls("peer", 9), bytearray()
+        call = asyncio.ensure_future(calls.call(Request(307, {}), written.extend, 9))
         await asyncio.sleep(0)
-        made._to_peer()._last_opaque = 0x7FFF_FFFF
-        made.send_oneway(Request(40, {}))
-        made._to_peer()._last_opaque = 0
-        transport.written.clear()
-        made.send_oneway(Request(40, {}))
-        frame = codec.next_frame(memoryview(transport.written), 0, len(transport.written))
+        calls._last_opaque = OPAQUE_MASK - 1
+        assert [calls.next_opaque() for _ in range(4)] == [OPAQUE_MASK, 0, 2, 3]
+        frame = codec.next_frame(memoryview(written), 0, len(written))
         assert frame is not None
-        sent = codec.decode_frame(memoryview(transport.written), frame)
+        sent = codec.decode_frame(memoryview(written), frame)
         assert isinstance(sent, Request)
-        assert (sent.opaque, sent.oneway) == (2, True)
+        assert (sent.opaque, sent.oneway) == (1, False)
         call.cancel()
 
     asyncio.run(main())

@@ -154,16 +154,16 @@ def test_each_message_is_in_one_response(run: Callable[..., Any]) -> None:
 def test_a_failing_pull_does_not_stop_the_others(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         served = Served()
-        read = served.rig.processor._read
+        units = served.rig.store.units
 
-        def fails(checked: Any) -> Any:
-            if checked.request.queue_id == 1:
+        def fails(topic: str, queue_id: int, offset: int, count: int) -> Any:
+            if queue_id == 1:
                 raise OSError("the disk")
-            return read(checked)
+            return units(topic, queue_id, offset, count)
 
         for queue_id in range(3):
             served.pull(queue_id, queue_id)
-        served.rig.processor._read = fails
+        served.rig.store.units = fails
         for queue_id in range(3):
             put(served.rig.store, "T", b"x", queue_id=queue_id)
         await settle()
@@ -268,12 +268,12 @@ def test_a_cancelled_wait_for_a_response_cancels_the_request(run: Callable[..., 
 def test_a_later_response_is_sent_once(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         later = LaterResponse(request=Request(11, {}))
-        waiting = asyncio.create_task(_await(later))
+        task = asyncio.create_task(_await(later))
         await settle()
         later.finish(Response(7))
         later.finish(Response(8))
         later.cancel()
-        assert (await waiting) == Response(7)
+        assert (await task) == Response(7)
 
     run(scene())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.net.memory import MemoryBudget
@@ -21,7 +21,6 @@ from duemq.registry.consumer_offsets import (
     POPS_SPAN_BYTES,
     OffsetManager,
 )
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq.registry.offset_table import PopState
 from duemq.registry.verify import KIND, OFFSETS
 from duemq_common import json_dialect
@@ -31,7 +30,6 @@ from message_store.queues.topic_table import QUEUES_MAX
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.support.golden_stores import copy_golden_store
-from tests.support.processor_time import cost_ms
 from tests.support.stores import open_store, put_one
 
 
@@ -288,114 +286,6 @@ def test_a_large_table_is_copied_in_short_turns(
     assert again.query("new", "t", 0) == 5
     assert again.query("g99", "t", 0) is None
     assert (tmp_path / "consumerOffset.json").read_text() == json_dialect.dumps(offsets.to_json())
-
-
-Step = tuple[str, str, str, int, int]
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["commit"] * 6 + ["group", "topic", "replace", "save"]),
-        st.sampled_from(["G", "H", "CID_RMQ_SYS_T"]),
-        st.sampled_from(["T", "U", 'q"']),
-        st.integers(0, 2),
-        st.integers(0, 3),
-    ),
-    max_size=30,
-)
-
-
-@settings(max_examples=60)
-@given(steps=STEPS)
-def test_a_file_of_changed_rows_is_that_of_the_whole_table(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
-) -> None:
-    """Each step runs in one turn of the event loop; saves take several turns meanwhile."""
-    root = tmp_path_factory.mktemp("offsets")
-    offsets = manager(root)
-
-    def change(kind: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        if kind == "commit":
-            offsets.commit(group, topic, queue_id, offset)
-        elif kind == "group":
-            offsets.remove_group(group)
-        elif kind == "topic":
-            offsets.remove_topic(topic)
-        elif kind == "replace":
-            offsets.replace_by({"offsetTable": {f"{topic}@{group}": {queue_id: offset}}})
-
-    async def main() -> None:
-        saving: asyncio.Task[None] | None = None
-        for kind, *rest in steps:
-            change(kind, *rest)
-            if kind == "save" and (saving is None or saving.done()):
-                saving = asyncio.create_task(offsets.save())
-            await asyncio.sleep(0)
-        if saving is not None:
-            await saving
-            assert manager(root)._is_proved, "the checksum is that of the rows in the file"
-        offsets._dirty = True
-        await offsets.save()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offsets_module, "PAIRS_PER_TURN", 1)
-        asyncio.run(main())
-    text = (root / "consumerOffset.json").read_text()
-    assert text == json_dialect.dumps(offsets.to_json())
-    assert manager(root).offset_table() == offsets.offset_table()
-
-
-@pytest.mark.parametrize("change", ["commit", "replace"])
-def test_a_change_of_encoded_rows_during_a_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    monkeypatch.setattr(offsets_module, "PAIRS_PER_TURN", 1)
-    offsets, internal = manager(tmp_path), f"{INTERNAL_GROUP_PREFIX}G"
-
-    async def main() -> None:
-        for group in (internal, "G", "H"):
-            offsets.commit(group, "T", 0, 1)
-        saving = asyncio.create_task(offsets.save())
-        for _ in range(2):
-            await asyncio.sleep(0)
-        if change == "commit":
-            offsets.commit(internal, "T", 0, 2)
-        else:
-            offsets.replace_by({"offsetTable": {f"T@{internal}": {0: 2}}})
-        await saving
-
-    asyncio.run(main())
-    again = manager(tmp_path)
-    assert again._is_proved, "the checksum is that of the rows in the file"
-    assert again.query(internal, "T", 0) == 2
-    assert again.query("H", "T", 0) == (1 if change == "commit" else None)
-
-
-def test_a_commit_of_the_same_offset_changes_nothing(tmp_path: Path) -> None:
-    """Java clients commit the offsets of all their queues every 5 s, consumed or not."""
-    offsets = manager(tmp_path)
-    offsets.commit("G", "T", 0, 7)
-    offsets.persist()
-    written = (tmp_path / "consumerOffset.json").stat().st_mtime_ns
-    version = offsets.version
-    for _ in range(COMMITS_PER_VERSION):
-        offsets.commit("G", "T", 0, 7)
-    asyncio.run(offsets.save())
-    assert (tmp_path / "consumerOffset.json").stat().st_mtime_ns == written
-    assert offsets.version == version
-
-
-def test_a_save_costs_the_event_loop_what_has_changed(tmp_path: Path) -> None:
-    offsets = manager(tmp_path)
-
-    def commit(pairs: int, offset: int) -> None:
-        for number in range(pairs):
-            offsets.commit(f"group-{number % 997}", f"topic-{number}", 0, offset)
-
-    commit(20_000, 1)
-    with asyncio.Runner() as loop:
-        everything = cost_ms(lambda: loop.run(offsets._snapshot()), rounds=1)
-        commit(20, 2)
-        something = cost_ms(lambda: loop.run(offsets._snapshot()), rounds=1)
-    assert something * 5 < everything
 
 
 @pytest.mark.finding("E8")
