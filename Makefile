@@ -111,7 +111,7 @@ bench-scale: env
 MINUTES ?= 1
 MANY_ARGS ?= --page
 bench-many: env
-	$(BIN)/python -m benchmarks.many --seconds $$(($(MINUTES) * 60)) $(MANY_ARGS)
+	$(BIN)/python -m benchmarks.many --seconds $$(($(MINUTES) * 60)) --search $(MANY_ARGS)
 
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \

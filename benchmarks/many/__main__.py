@@ -1,6 +1,7 @@
 """Measurement of one broker with many topics, groups and connections at once.
 
-    python -m benchmarks.many --seconds 3600 --page     the sizes of the page, and the page
+    python -m benchmarks.many --seconds 3600 --search --page     the sizes of the page, and the page
+    python -m benchmarks.many --seconds 0 --search               only the highest rates
     python -m benchmarks.many --seconds 20 --topics 100 --groups 20 --connections 50 --rate 1000
 
 The broker gets its topics by the admin request of `mqadmin updateTopicList`. Then `manyload` runs
@@ -14,6 +15,7 @@ import argparse
 import json
 import shutil
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,6 +24,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.many.figures_page import write
 from benchmarks.many.measurement import measure
+from benchmarks.many.rate_search import STEP_S, search
 from benchmarks.many.sizes import Sizes
 from benchmarks.report import RESULTS
 
@@ -37,6 +40,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--skew", type=float, default=1.0, help="topic k gets k^-skew messages")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--window", type=int, default=60, help="seconds between two samples")
+    parser.add_argument("--search", action="store_true", help="also search for the highest rates")
+    parser.add_argument("--step", type=int, default=STEP_S, help="seconds of one rate")
     parser.add_argument("--root", type=Path, help="directory of the store; by default a new one")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     parser.add_argument("--page", action="store_true", help="write the page from these figures")
@@ -58,7 +63,9 @@ def main(words: list[str]) -> int:
     root = args.root or Path(mkdtemp(prefix="duemq-many-", dir="/var/tmp"))
     try:
         with machine.shared_with_others() as shared:
-            figures = measure(root, sizes)
+            figures = measure(root / "load", sizes) if sizes.seconds else {"sizes": asdict(sizes)}
+            if args.search:
+                figures["rates"] = search(root, sizes, args.step)
         path = save(figures | {"shared": shared.as_text()}, args.out, words)
     finally:
         shutil.rmtree(root, ignore_errors=True)

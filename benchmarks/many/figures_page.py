@@ -21,11 +21,25 @@ STYLE = (
     ".hit{fill:none}svg{background:#fff}</style>"
 )
 PERCENTILES = {"p50": "#1f6f8b", "p99": "#6a8f3c", "p999": "#c58a1c", "max": "#c0504d"}
-MEMORY = {"resident_mb": "#8064a2", "anonymous_mb": "#1f6f8b"}
+LINES = {
+    "many-memory.svg": ("memory of the broker, MB", ("resident_mb", "anonymous_mb")),
+    "many-descriptors.svg": ("descriptors of the broker", ("descriptors",)),
+    "many-pauses.svg": (
+        "longest pause in a minute, at most ms",
+        ("longest_turn_ms", "longest_gc_ms", "longest_full_gc_ms"),
+    ),
+    "many-cores.svg": ("cores in use", ("broker_cores", "load_cores")),
+}
+COLOURS = ("#8064a2", "#1f6f8b", "#c0504d")
 NAMES = {
     "p999": "p99.9",
     "resident_mb": "resident memory, MB",
     "anonymous_mb": "anonymous memory, MB",
+    "longest_turn_ms": "turn of the event loop",
+    "longest_gc_ms": "collection of recent objects",
+    "longest_full_gc_ms": "collection of all objects",
+    "broker_cores": "broker",
+    "load_cores": "clients",
 }
 Results = dict[str, Any]
 
@@ -54,13 +68,19 @@ def drawn(results: Results) -> dict[str, str]:
                 for key, colour in PERCENTILES.items()
             ],
         ),
-        "many-memory.svg": _svg(
-            "memory of the broker, MB",
+    } | {
+        name: _svg(
+            title,
             [
-                Series(NAMES[key], [(row["end_ms"], row[key]) for row in windows], colour)
-                for key, colour in MEMORY.items()
+                Series(
+                    NAMES.get(key, key),
+                    [(row["end_ms"], float(row[key])) for row in windows],
+                    colour,
+                )
+                for key, colour in zip(keys, COLOURS, strict=False)
             ],
-        ),
+        )
+        for name, (title, keys) in LINES.items()
     }
 
 
@@ -70,9 +90,9 @@ def _points(windows: list[Results], name: str, key: str) -> list[tuple[int, floa
 
 def _svg(title: str, series: list[Series]) -> str:
     """Return a chart as a file of its own: with its style and its legend."""
-    text = chart(title, series, shown=lambda value: f"{value:,.0f}", may_be_log=True)
+    text = chart(title, series, shown=number, may_be_log=True)
     legend = "".join(
-        f'<text x="{LEFT + 160 * index}" y="10" style="fill:{each.colour}">{each.name}</text>'
+        f'<text x="{LEFT + 190 * index}" y="10" style="fill:{each.colour}">{each.name}</text>'
         for index, each in enumerate(series)
     )
     svg = text[text.rindex(f'<svg viewBox="0 0 {WIDTH} ') :]
@@ -82,9 +102,10 @@ def _svg(title: str, series: list[Series]) -> str:
 
 def filled(page: str, name: str, results: Results) -> str:
     """Return the page with the figures between its markers."""
-    return replaced(
-        page, [_source(name, results), _totals(results), _minutes(results), _slopes(results)]
-    )
+    parts = [_source(name, results), _totals(results)]
+    if "rates" in results:
+        parts.append(_rates(results["rates"]))
+    return replaced(page, [*parts, _minutes(results), _slopes(results)])
 
 
 def _source(name: str, results: Results) -> str:
@@ -137,6 +158,44 @@ def _totals(results: Results) -> str:
     return "\n".join(
         ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items())]
     )
+
+
+def _rates(rates: Results) -> str:
+    """Return the rows of the searches for the highest rate."""
+    limit = f"{number(rates['late_ms_max'])} ms"
+    lines = [
+        f"The rate doubled every {rates['step_s']} s until p99 of the lateness exceeded {limit}:",
+        "",
+        "| messages together | required/s | in/s | out/s | late p50 | p99 | max ms | "
+        "cores of broker | of load | broker's us per message |",
+        "|---" * 10 + "|",
+    ]
+    for together, result in rates["by_together"].items():
+        for row in result["windows"]:
+            late, passed = row["late_at_store_ms"], max(row["received"], 1)
+            cells = [
+                row["rate"],
+                row["accepted"] / row["seconds"],
+                row["received"] / row["seconds"],
+                late["p50"],
+                late["p99"],
+                late["max"],
+                row["broker_cores"],
+                row["load_cores"],
+                1e6 * row["broker_cores"] * row["seconds"] / passed,
+            ]
+            lines.append(f"| {together} | " + " | ".join(map(number, cells)) + " |")
+    best = {
+        together: max((row["rate"] for row in result["windows"] if row["on_time"]), default=0)
+        for together, result in rates["by_together"].items()
+    }
+    faults = sum(
+        result["final"][name]
+        for result in rates["by_together"].values()
+        for name in ("lost", "duplicates", "early", "corrupt")
+    )
+    highest = ", ".join(f"{number(rate)}/s with {together}" for together, rate in best.items())
+    return "\n".join([*lines, "", f"Highest rate on time: {highest}. Faults: {faults}."])
 
 
 def full(results: Results) -> list[Results]:

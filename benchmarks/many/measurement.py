@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from shutil import rmtree
+from signal import SIGINT
 from typing import Any, Final
 
 from benchmarks.bench import WIRELOAD
@@ -36,16 +39,24 @@ Figures = dict[str, Any]
 
 def measure(root: Path, sizes: Sizes) -> Figures:
     """Return all figures of a new broker."""
+    with new_broker(root) as (server, metrics_port):
+        slopes = measure_slopes(server, sizes)
+        figures = measure_load(server, sizes, metrics_port)
+    return {"sizes": asdict(sizes), "slopes": slopes} | figures
+
+
+@contextmanager
+def new_broker(root: Path) -> Iterator[tuple[DueMQ, int]]:
+    """Run a broker on a new store, which is removed at the end; yield it and its metrics port."""
     [metrics_port] = free_ports(1)
     keys = KEYS | {"metricsPromExporterPort": str(metrics_port)}
     server = DueMQ(root / "broker", store_dir=root / "store", keys=keys)
     try:
         server.start()
-        slopes = measure_slopes(server, sizes)
-        figures = measure_load(server, sizes, metrics_port)
+        yield server, metrics_port
     finally:
         server.stop()
-    return {"sizes": asdict(sizes), "slopes": slopes} | figures
+        rmtree(root, ignore_errors=True)
 
 
 def measure_slopes(server: DueMQ, sizes: Sizes) -> dict[str, float]:
@@ -75,18 +86,30 @@ def _anonymous_kb(broker: Child) -> float:
     return broker.memory_bytes()["anonymous"] / 1_000
 
 
-def measure_load(server: DueMQ, sizes: Sizes, metrics_port: int) -> Figures:
-    """Run the clients; return a row per window, and the counts of all messages."""
+def measure_load(
+    server: DueMQ,
+    sizes: Sizes,
+    metrics_port: int,
+    is_enough: Callable[[Figures], bool] = lambda row: False,
+) -> Figures:
+    """Run the clients; return a row per window, and the counts of all messages.
+
+    Args:
+        is_enough: Ends the sends after a window.
+    """
     connected: Figures = {}
     rows: list[Figures] = []
     last = sample(server.broker, metrics_port)
-    for report in _reports(server.broker_port, sizes):
+    reports = Reports()
+    for report in reports.of_run(server.broker_port, sizes):
         current = sample(server.broker, metrics_port)
         if report["event"] == "connected":
             connected = report | {"broker": current}
         elif report["event"] == "window":
             rows.append(row(report, last, current))
             print(_line(rows[-1]), file=sys.stderr, flush=True)
+            if is_enough(rows[-1]):
+                reports.end_sends()
         else:
             return {"connected": connected, "windows": rows, "final": report}
         last = current
@@ -128,29 +151,44 @@ def _line(figures: Figures) -> str:
     )
 
 
-def _reports(port: int, sizes: Sizes) -> Iterator[Figures]:
-    """Run `manyload`; yield its reports as they are printed."""
-    program = go_program(MANYLOAD, shared=[WIRELOAD / name for name in SHARED])
-    options = {
-        "addr": f"127.0.0.1:{port}",
-        "prefix": PREFIX,
-        "topics": sizes.topics,
-        "groups": sizes.groups,
-        "conns": sizes.connections,
-        "producers": sizes.producers,
-        "rate": sizes.rate,
-        "skew": sizes.skew,
-        "seconds": sizes.seconds,
-        "window": sizes.window_s,
-    }
-    words = [str(program), *(f"-{key}={value}" for key, value in options.items())]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield json.loads(line)
-        finally:
-            if process.poll() is None:
-                process.kill()
-    if process.returncode:
-        raise RuntimeError(f"manyload ended with {process.returncode}")
+class Reports:
+    """Reports of a run of `manyload`."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def end_sends(self) -> None:
+        """End the sends; the run ends when the last message is received."""
+        assert self._process is not None
+        self._process.send_signal(SIGINT)
+
+    def of_run(self, port: int, sizes: Sizes) -> Iterator[Figures]:
+        """Run the program; yield its reports as they are printed."""
+        program = go_program(MANYLOAD, shared=[WIRELOAD / name for name in SHARED])
+        options = {
+            "addr": f"127.0.0.1:{port}",
+            "prefix": PREFIX,
+            "topics": sizes.topics,
+            "groups": sizes.groups,
+            "conns": sizes.connections,
+            "producers": sizes.producers,
+            "rate": sizes.rate,
+            "rates": ",".join(map(str, sizes.rates)),
+            "skew": sizes.skew,
+            "seconds": sizes.seconds,
+            "window": sizes.window_s,
+            "together": sizes.together,
+            "levels": sizes.levels,
+        }
+        words = [str(program), *(f"-{key}={value}" for key, value in options.items())]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            self._process = process
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    yield json.loads(line)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+        if process.returncode:
+            raise RuntimeError(f"manyload ended with {process.returncode}")

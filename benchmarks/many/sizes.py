@@ -15,6 +15,9 @@ class Sizes:
         rate: Level messages per second.
         skew: Exponent of the messages per topic: topic k gets k^-skew; 0: all the same.
         window_s: Seconds between two samples.
+        together: Consecutive messages of a producer with the same queue and level.
+        levels: Number of levels, from level 1 on.
+        rates: Rate of each window, in place of `rate` and `seconds`; empty: none.
     """
 
     topics: int
@@ -25,3 +28,6 @@ class Sizes:
     skew: float
     seconds: int
     window_s: int
+    together: int = 1
+    levels: int = 5
+    rates: tuple[int, ...] = ()

@@ -7,6 +7,9 @@
 // the members of their group, all at the intervals of Apache's Java client. Each topic belongs to one group, and the
 // queues of a topic are divided evenly among the members.
 //
+// With -together, a producer sends so many single messages to one queue at a time, as an application does that sends
+// asynchronously; RocketMQ has no batches with levels. With -rates, each window has its own rate; SIGINT ends the sends.
+//
 // It prints one JSON object for each window, and one at the end. Bodies are those of wireload, whose files frame.go,
 // dial.go, sign.go, record.go, stats.go and tally.go are part of this program.
 package main
@@ -17,6 +20,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -39,6 +44,9 @@ type options struct {
 	skew      float64
 	size      int
 	batch     int
+	together  int
+	levels    int
+	rates     []int // of windows, one after the other; empty: rate all the time
 	seconds   int
 	windowS   int
 	idleS     int
@@ -73,10 +81,29 @@ func parse(words []string) *options {
 	f.Float64Var(&o.skew, "skew", 1, "exponent of the messages per topic: topic k gets k^-skew; 0: all the same")
 	f.IntVar(&o.size, "size", 100, "bytes of a body, at least 16")
 	f.IntVar(&o.batch, "batch", 32, "maximum messages of one pull")
+	f.IntVar(&o.together, "together", 1, "consecutive messages of a producer with the same queue and level")
+	f.IntVar(&o.levels, "levels", len(levelDelaysMs), "number of levels, from level 1 on")
+	rates := f.String("rates", "", "messages per second in each window, separated by commas, in place of rate and seconds")
 	f.IntVar(&o.seconds, "seconds", 60, "time in which messages are sent")
 	f.IntVar(&o.windowS, "window", 60, "seconds of one report")
 	f.IntVar(&o.idleS, "idle", 30, "give up after so many seconds without a message after the last one is due")
 	_ = f.Parse(words)
+	for _, word := range strings.FieldsFunc(*rates, func(r rune) bool { return r == ',' }) {
+		rate, err := strconv.Atoi(word)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "manyload: -rates:", err)
+			os.Exit(2)
+		}
+		o.rates = append(o.rates, rate)
+	}
+	if len(o.rates) > 0 {
+		o.seconds = len(o.rates) * o.windowS
+	}
+	o.burst = max(o.burst, o.together)
+	if o.levels < 1 || o.levels > len(levelDelaysMs) || o.together < 1 || o.together > inFlightMax {
+		fmt.Fprintln(os.Stderr, "manyload: levels are 1 to 5, and together is 1 to 4096")
+		os.Exit(2)
+	}
 	if o.size < stampBytes || o.producers < 1 || o.conns-o.producers < o.groups || o.topics < o.groups || o.groups < 1 {
 		fmt.Fprintln(os.Stderr, "manyload: each group needs a connection and a topic, and one connection must send")
 		os.Exit(2)

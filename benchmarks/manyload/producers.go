@@ -85,7 +85,7 @@ func pace(o *options, all *counts, producers []*producer) {
 	for elapsed := time.Duration(0); elapsed < time.Duration(o.seconds)*time.Second && !interrupted.Load(); {
 		time.Sleep(paceEvery)
 		elapsed = time.Since(start)
-		for due+float64(o.burst) <= elapsed.Seconds()*float64(o.rate) {
+		for due+float64(o.burst) <= o.target(elapsed.Seconds()) {
 			p := producers[turn%len(producers)]
 			turn++
 			due += float64(o.burst)
@@ -99,6 +99,18 @@ func pace(o *options, all *counts, producers []*producer) {
 	}
 }
 
+// target returns the number of messages to send in the first seconds.
+func (o *options) target(seconds float64) float64 {
+	if len(o.rates) == 0 {
+		return seconds * float64(o.rate)
+	}
+	total := 0.0
+	for i, rate := range o.rates {
+		total += float64(rate) * max(0, min(seconds-float64(i*o.windowS), float64(o.windowS)))
+	}
+	return total
+}
+
 func (p *producer) send(m *messages, count int) {
 	now := time.Now()
 	var frames []byte
@@ -109,7 +121,7 @@ func (p *producer) send(m *messages, count int) {
 	}
 	p.flying.Add(int64(count))
 	p.all.sent.Add(int64(count))
-	p.all.lastDueMs.Store(now.UnixMilli() + levelDelaysMs[len(levelDelaysMs)-1])
+	p.all.lastDueMs.Store(now.UnixMilli() + levelDelaysMs[m.o.levels-1])
 	p.write(frames)
 }
 
@@ -118,6 +130,10 @@ type messages struct {
 	o     *options
 	until []float64 // cumulated shares of the topics, by rank
 	turn  []int     // next queue, by topic
+	left  int       // messages until the next queue
+	topic int
+	queue int
+	level int
 	seq   int64
 	body  []byte
 	ext   []byte
@@ -133,30 +149,37 @@ func newMessages(o *options) *messages {
 	return m
 }
 
-// topic returns a topic; neighbours in rank belong to different groups.
-func (m *messages) topic() int {
+// next selects topic, queue and level of the following messages; topics that are neighbours in rank belong to different
+// groups.
+func (m *messages) next() {
+	if m.left > 0 {
+		m.left--
+		return
+	}
 	value := rand.Float64() * m.until[len(m.until)-1]
-	return sort.SearchFloat64s(m.until, value) % m.o.topics
+	m.topic = sort.SearchFloat64s(m.until, value) % m.o.topics
+	m.queue = m.turn[m.topic] % m.o.queues
+	m.turn[m.topic]++
+	m.level = (m.level + 1) % m.o.levels
+	m.left = m.o.together - 1
 }
 
 // append adds the request of the next message.
 func (m *messages) append(to []byte, opaque int, nowMs int64) []byte {
-	topic, seq := m.topic(), m.seq
-	level := int(seq % int64(len(levelDelaysMs)))
+	m.next()
+	seq := m.seq
 	m.seq++
-	queueID := m.turn[topic] % m.o.queues
-	m.turn[topic]++
 	binary.BigEndian.PutUint64(m.body, uint64(seq))
-	binary.BigEndian.PutUint64(m.body[8:], uint64(nowMs+levelDelaysMs[level]))
-	e := append(m.ext[:0], `"a":"p-`+m.o.prefix+`","b":"`+topicName(m.o, topic)+
+	binary.BigEndian.PutUint64(m.body[8:], uint64(nowMs+levelDelaysMs[m.level]))
+	e := append(m.ext[:0], `"a":"p-`+m.o.prefix+`","b":"`+topicName(m.o, m.topic)+
 		`","c":"TBW102","d":"4","f":"0","h":"0","j":"0","k":"false","m":"false","e":"`...)
-	e = strconv.AppendInt(e, int64(queueID), 10)
+	e = strconv.AppendInt(e, int64(m.queue), 10)
 	e = append(e, `","g":"`...)
 	e = strconv.AppendInt(e, nowMs, 10)
 	e = append(e, `","i":"UNIQ_KEY\u00017F000001`...)
 	e = strconv.AppendInt(append(e, "000000000000"...), 1_000_000_000_000+seq, 10)
 	e = append(e, `\u0002WAIT\u0001true\u0002DELAY\u0001`...)
-	e = strconv.AppendInt(e, int64(level+1), 10)
+	e = strconv.AppendInt(e, int64(m.level+1), 10)
 	m.ext = append(e, `\u0002"`...)
 	return appendFrame(to, codeSendV2, opaque, m.ext, m.body)
 }

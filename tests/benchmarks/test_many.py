@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.many import rate_search
 from benchmarks.many.__main__ import main
 from benchmarks.many.broker_sample import LONGEST_S, buckets, longest_s
 
@@ -32,6 +34,31 @@ def test_a_small_size(tmp_path: Path) -> None:
     assert final["received"] == final["accepted"] > 0
     assert results["connected"]["connections"] == 30
     assert sum(row["received"] for row in results["windows"]) == final["received"]
+
+
+@pytest.mark.extended
+@pytest.mark.interop
+def test_a_search_ends_at_the_first_late_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: Iterator[bool]
+    monkeypatch.setattr(rate_search, "FIRST_RATE", 100)
+    monkeypatch.setattr(rate_search, "is_exceeded", lambda row: next(late))
+    sizes = {"topics": 40, "groups": 10, "connections": 30, "seconds": 0, "step": 2}
+    words = [f"--{name}={value}" for name, value in sizes.items()]
+    folders = [f"--root={tmp_path / 'root'}", f"--out={tmp_path / 'out'}"]
+    late = iter([False, True, False, True] * len(rate_search.TOGETHER))
+    assert main([*words, *folders, "--search"]) == 0
+    [path] = (tmp_path / "out").iterdir()
+    results = json.loads(path.read_text())["rates"]["by_together"]
+    for result in results.values():
+        assert [row["rate"] for row in result["windows"]] == [100, 200]
+        assert [row["on_time"] for row in result["windows"]] == [True, False]
+        final = result["final"]
+        assert [final[name] for name in ("lost", "duplicates", "early", "corrupt")] == [0] * 4
+        assert final["received"] == final["accepted"] > 0
+    single, together = (results[name]["final"] for name in ("1", "32"))
+    assert together["pulls"] / together["received"] < single["pulls"] / single["received"]
 
 
 @pytest.mark.parametrize(
