@@ -203,15 +203,20 @@ class StoreReader:
         A power cut could lose messages after `confirm_offset`, and other messages could then get
         their queue offsets.
         """
+        return self.consumer_bounds(topic, queue_id)[:2]
+
+    def consumer_bounds(self, topic: str, queue_id: int) -> tuple[int, int, int]:
+        """Return the first queue offset, and the ends of `readable_bounds` and `queue_bounds`."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
-            return 0, 0
+            return 0, 0, 0
+        first, end = queue.min_offset, queue.max_offset
         if self.config.flush_disk_type != SYNC_FLUSH and not self.replicated.required:
-            return queue.min_offset, queue.max_offset
+            return first, end, end
         confirmed = self.confirm_offset
         if confirmed >= self.log.end:
-            return queue.min_offset, queue.max_offset
-        return queue.min_offset, queue.end_before(confirmed)
+            return first, end, end
+        return first, queue.end_before(confirmed), end
 
     def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> Rows:
         """Return (n,) `layout.UNIT` from a queue offset on, to the end of that file at most."""

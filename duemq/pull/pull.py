@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import ACCESS_KEY
@@ -65,7 +65,7 @@ class CheckedPull(Struct, gc=False):
 
     Attributes:
         more: Whether the queue has messages that are not readable yet.
-        end: Queue offset after the last readable message.
+        first, end: Queue offsets of the first, and after the last, readable message.
     """
 
     request: PullRequest
@@ -73,6 +73,7 @@ class CheckedPull(Struct, gc=False):
     topic: TopicConfig
     subscription: Subscription
     more: bool = False
+    first: int = 0
     end: int = 0
 
 
@@ -158,6 +159,7 @@ class PullProcessor:
             return refusal.response()
         role = self._replication()
         if role.is_replica and not role.slave_read_enable:
+            self._read_bounds(checked)
             return self._response(
                 checked, PullOutcome(RETRY, PULL_FROM_MASTER, checked.request.offset)
             )
@@ -311,12 +313,10 @@ class PullProcessor:
 
     def _read(self, checked: CheckedPull) -> PullOutcome:
         pull = checked.request
+        first, end, queue_end = self._read_bounds(checked)
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
-        first, end = self._store.readable_bounds(pull.topic, pull.queue_id)
-        _, queue_end = self._store.queue_bounds(pull.topic, pull.queue_id)
-        checked.more, checked.end = end < queue_end, end
         decided = outcome_of_offset(pull.offset, first, end, queue_end=queue_end)
         if decided is not None:
             return decided
@@ -353,6 +353,13 @@ class PullProcessor:
             return self._read(checked)
         return outcome
 
+    def _read_bounds(self, checked: CheckedPull) -> tuple[int, int, int]:
+        pull = checked.request
+        bounds = self._store.consumer_bounds(pull.topic, pull.queue_id)
+        checked.first, checked.end, queue_end = bounds
+        checked.more = checked.end < queue_end
+        return bounds
+
     def _repaired(self, checked: CheckedPull, units: npt.NDArray[np.void]) -> bool:
         """Repair units that point to removed records, or whose tags codes the disk has changed.
 
@@ -375,7 +382,6 @@ class PullProcessor:
     def _response(self, checked: CheckedPull, outcome: PullOutcome) -> Response:
         body, outcome = self._bodies(checked, outcome)
         pull = checked.request
-        low, high = self._store.readable_bounds(pull.topic, pull.queue_id)
         if outcome.code == ResponseCode.SUCCESS:
             assert outcome.units is not None
             self._stats.messages_got(pull.topic, pull.group, count=outcome.units.size, body=body)
@@ -387,8 +393,8 @@ class PullProcessor:
             {
                 "suggestWhichBrokerId": "0",
                 "nextBeginOffset": str(outcome.next_offset),
-                "minOffset": str(low),
-                "maxOffset": str(high),
+                "minOffset": str(checked.first),
+                "maxOffset": str(checked.end),
                 "topicSysFlag": str(checked.topic.sys_flag),
                 "groupSysFlag": str(checked.group.sys_flag),
             },

@@ -10,7 +10,6 @@ messages does not pull the same units again. DefaultMessageStore.getMessage
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,8 +89,7 @@ class PullRequest(Struct, gc=False):
         return bool(self.sys_flag & bit)
 
 
-@dataclass(slots=True)
-class PullOutcome:
+class PullOutcome(Struct, gc=False):
     """Result of a pull.
 
     Attributes:

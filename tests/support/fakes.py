@@ -257,6 +257,9 @@ class FakeStore:
             high -= 1
         return low, high
 
+    def consumer_bounds(self, topic: str, queue_id: int) -> tuple[int, int, int]:
+        return *self.readable_bounds(topic, queue_id), self.queue_bounds(topic, queue_id)[1]
+
     def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> Any:
         low, high = self.queue_bounds(topic, queue_id)
         chosen = []
