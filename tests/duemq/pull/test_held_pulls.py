@@ -145,13 +145,17 @@ def test_each_message_is_in_one_response(run: Callable[..., Any]) -> None:
         put(served.rig.store, "T", b"second")
         await settle()
         [only] = served.responses()
-        assert only.response.body.count(b"first") == only.response.body.count(b"second") == 1
+        body = only.response.body
+        assert isinstance(body, bytes)
+        assert body.count(b"first") == body.count(b"second") == 1
         assert (only.response.fields or {})["nextBeginOffset"] == "2"
 
     run(scene())
 
 
-def test_a_failing_pull_does_not_stop_the_others(run: Callable[..., Any]) -> None:
+def test_a_failing_pull_does_not_stop_the_others(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene() -> None:
         served = Served()
         units = served.rig.store.units
@@ -163,7 +167,7 @@ def test_a_failing_pull_does_not_stop_the_others(run: Callable[..., Any]) -> Non
 
         for queue_id in range(3):
             served.pull(queue_id, queue_id)
-        served.rig.store.units = fails
+        monkeypatch.setattr(served.rig.store, "units", fails)
         for queue_id in range(3):
             put(served.rig.store, "T", b"x", queue_id=queue_id)
         await settle()
@@ -207,7 +211,7 @@ def test_the_end_of_a_connection_waits_for_responses_then_cancels(run: Callable[
 
 @pytest.mark.parametrize(("size", "writes"), [(1, 1), (FLOOR_BYTES // 4, 2), (2 * FLOOR_BYTES, 8)])
 def test_responses_of_one_turn_are_written_together_up_to_a_size(
-    run: Callable[..., Any], size: int, writes: int
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, size: int, writes: int
 ) -> None:
     """A member of a group has a long poll for each of its queues; each write is a system call."""
 
@@ -220,7 +224,7 @@ def test_responses_of_one_turn_are_written_together_up_to_a_size(
             calls.append(len(parts))
             write(parts)
 
-        served.transport.writelines = counted
+        monkeypatch.setattr(served.transport, "writelines", counted)
         for queue_id in range(8):
             served.pull(queue_id, queue_id)
         for queue_id in range(8):
