@@ -15,6 +15,8 @@ import spark_reconciliation
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.tables.export import export_stores
 from spark_reconciliation.tables.schemas import TABLES
+from tests.migration.steps.test_drain import fill
+from tests.support.migration_rig import MigrationRig
 from tests.support.naive_tables import BROKER, RandomLog, expected
 from tests.support.scheduled_logs import START_MS, ScheduledLog
 
@@ -56,17 +58,29 @@ def test_tables_are_read_by_spark(spark: Any, tmp_path: Path) -> None:
             assert rows_of(source.load(str(root))) == expected_rows
 
 
-def test_a_stream_in_spark(spark: Any, tmp_path: Path) -> None:
-    made = RandomLog()
-    for number in range(20):
-        made.level(number)
+def test_a_stream_of_a_running_store(spark: Any, tmp_path: Path) -> None:
+    """A broker appends between the micro-batches of one query."""
+    rig = MigrationRig(tmp_path / "store").open()
     spark_reconciliation.register(spark)
-    source = spark.readStream.format("duemq").option("brokers", BROKER)
-    frame = source.load(str(made.log.write(tmp_path / "store")))
-    query = frame.writeStream.format("memory").queryName("accepted").trigger(availableNow=True)
-    query.start().awaitTermination()
-    ids = [row["message_id"] for row in spark.table("accepted").collect()]
-    assert sorted(ids) == sorted(f"id{number}" for number in range(20))
+    queries = []
+    for table in ("scheduled", "delivered"):
+        source = spark.readStream.format("duemq").option("table", table)
+        writer = source.load(str(rig.root)).writeStream.format("memory")
+        queries.append(writer.queryName(f"live_{table}").start())
+    counts = []
+    for step in range(3):
+        fill(rig, 10, (3, 4))
+        rig.advance((0, 15_000, 60_000)[step])
+        for query in queries:
+            query.processAllAvailable()
+        names = ("live_scheduled", "live_delivered")
+        counts.append(tuple(spark.table(name).count() for name in names))
+    for query in queries:
+        query.stop()
+    rig.close()
+    assert counts == [(10, 0), (20, 10), (30, 30)]
+    offsets = [row["log_offset"] for row in spark.table("live_delivered").collect()]
+    assert len(set(offsets)) == 30
 
 
 class Campaign:
