@@ -10,28 +10,16 @@ or has another one: these steps are replaced. If no step agrees with the log, th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
-
-import numpy as np
 
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.errors import UsageError
-from message_store.layout import SCANNED
-from spark_reconciliation.kernels.pointed import read_rows
-from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.planning import (
-    PARTITION_BYTES,
-    Finding,
-    LogPlan,
-    ScanSegment,
-    log_segments,
-)
-from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.planning import PARTITION_BYTES, Finding, LogPlan, log_segments
+from spark_reconciliation.scan.record_mark import RecordMark, read_mark
+from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables.delta_log import has_delta_logs, write_delta_logs
 from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
 from spark_reconciliation.tables.exported_promises import ExportedPromises
@@ -47,27 +35,14 @@ from spark_reconciliation.tables.output import (
 )
 from spark_reconciliation.tables.rows import TableRows
 from spark_reconciliation.tables.state import (
+    FOLDER,
     ExportedBroker,
     ExportState,
     Publication,
-    RecordMark,
     Step,
-    locked,
     read_state,
     write_state,
 )
-
-FINGERPRINT: Final = (
-    "phys_offset",
-    "record_size",
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "store_ms",
-    "born_ms",
-    "body_crc",
-)
-"""Columns of `messages` that identify a record; a migration changes its properties in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +89,7 @@ def export_stores(
     """
     brokers = named_stores(stores, names)
     read_state(out)  # before anything is written there
-    with locked(out):
+    with locked(out / FOLDER, f"another export writes to {out}"):
         state = _published(out, read_state(out))
         results = []
         for broker, store in brokers.items():
@@ -189,7 +164,9 @@ def _marks(
     """
     if rows.first_offset is None or rows.last_offset is None:
         return None, None
-    first, last = (_mark(root, plan, offset) for offset in (rows.first_offset, rows.last_offset))
+    first, last = (
+        read_mark(root, plan, offset) for offset in (rows.first_offset, rows.last_offset)
+    )
     if first is None or last is None:
         raise LogChanged(f"the log of {root.url} was changed during the export: run it again")
     return first, last
@@ -239,20 +216,4 @@ def _dropped(
 
 
 def _mark_again(root: Root, plan: LogPlan, mark: RecordMark | None) -> RecordMark | None:
-    return None if mark is None else _mark(root, plan, mark.offset)
-
-
-def _mark(root: Root, plan: LogPlan, offset: int) -> RecordMark | None:
-    """Return the record at a log offset, None without one."""
-    entry = plan.file_at(offset)
-    if entry is None:
-        return None
-    scan = RecordScan(ScanSegment.whole(root, entry, plan.end))
-    if not scan.open():
-        return None
-    out = np.zeros(1, SCANNED)
-    count = read_rows(scan.data, scan.base, np.array([offset]), scan.topics.arrays, out)
-    batch = MessageColumns(FINGERPRINT).batch(scan, scan.named(out[:count])) if count else None
-    if batch is None:
-        return None
-    return RecordMark(offset, json.dumps(list(batch.to_pylist()[0].values())))
+    return None if mark is None else read_mark(root, plan, mark.offset)

@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_reconciliation.state_folder import sync_folder
 from spark_reconciliation.tables.schemas import DAY, TABLES
-from spark_reconciliation.tables.state import FOLDER, sync_folder
+from spark_reconciliation.tables.state import FOLDER
 
 DAY_MS: Final = 86_400_000
 TIME_MS_MAX: Final = 253_402_300_799_999  # 9999-12-31

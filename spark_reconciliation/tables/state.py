@@ -9,10 +9,6 @@ are remembered, so that a truncated log and the log of another store are noticed
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
@@ -21,6 +17,8 @@ import msgspec
 
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists
+from spark_reconciliation.scan.record_mark import RecordMark
+from spark_reconciliation.state_folder import replace_file
 from spark_reconciliation.tables.schemas import TABLES
 
 FORMAT: Final = "duemq-tables"
@@ -28,14 +26,6 @@ VERSION: Final = 1
 FOLDER: Final = "_duemq"
 STEPS_MAX: Final = 1_000
 """Steps of a broker that a truncated log can be compared with."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordMark:
-    """Record of a log: its log offset, and fields that identify it."""
-
-    offset: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,40 +151,4 @@ def write_state(out: Path, state: ExportState) -> None:
     Raises:
         OSError: It cannot be written; the former one remains.
     """
-    path = out / FOLDER / "state.json"
-    temporary = path.with_suffix(".new")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(_StateFile(state=state)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Write the names in a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold the lock of an output; the directory is created.
-
-    Raises:
-        UsageError: Another export runs there.
-        OSError: The directory cannot be written.
-    """
-    folder = out / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise UsageError(f"another export writes to {out}") from error
-    finally:
-        os.close(descriptor)
+    replace_file(out / FOLDER / "state.json", msgspec.json.encode(_StateFile(state=state)))

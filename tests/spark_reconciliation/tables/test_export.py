@@ -13,12 +13,12 @@ import pytest
 
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
+from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables import export as exporter
 from spark_reconciliation.tables.export import LogChanged, export_stores
 from spark_reconciliation.tables.exported_log import ExportedLog
 from spark_reconciliation.tables.output import StepFiles
 from spark_reconciliation.tables.schemas import TABLES
-from spark_reconciliation.tables.state import locked
 from tests.support.commands import duemq
 from tests.support.scheduled_logs import FILE_BYTES, START_MS, ScheduledLog
 
@@ -243,7 +243,7 @@ def test_brokers_of_a_group(tmp_path: Path) -> None:
 
 def test_one_export_at_a_time(tmp_path: Path) -> None:
     store, out = str(log_of_levels(3).write(tmp_path / "a")), tmp_path / "out"
-    with locked(out), pytest.raises(UsageError, match="another export writes to"):
+    with locked(out / "_duemq", ""), pytest.raises(UsageError, match="another export writes to"):
         export_stores([store], out)
 
 
