@@ -42,10 +42,14 @@ SCANS = ("head", "audit", "all")
 SAMPLE_S = 0.2
 
 
-def fill(root: Path, count: int) -> None:
-    """Make a store with `count` delivered timers."""
+def fill(root: Path, count: int, start_ms: int | None = None) -> None:
+    """Add `count` delivered timers to a store.
+
+    Args:
+        start_ms: Time of the fake clock; None: its default.
+    """
     random = np.random.default_rng(1)
-    with Engine(root) as engine:
+    with Engine(root, start_ms) as engine:
         while engine.filler.count < count:
             some = min(PIECE, count - engine.filler.count)
             start_ms = engine.clock.now_ms() + 2_000

@@ -53,6 +53,13 @@ def run(
     ] = None,
     capacity: Capacity = 0,
     ledger: LedgerUrl = "",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of saved state: later audits read what is new, with the same result.",
+        ),
+    ] = None,
     *,
     outside: OutsideOptions,
     spark: SparkOptions,
@@ -71,6 +78,7 @@ def run(
         report=report,
         capacity_per_s=capacity,
         comparison=_comparison(outside),
+        state=state,
     )
     reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 

@@ -17,7 +17,7 @@ from duemq.cli.times import parse_time
 from duemq_common.clock import SystemClock
 
 if TYPE_CHECKING:
-    from spark_reconciliation.audit.summary import Summary
+    from spark_reconciliation.audit.summary import StateUse, Summary
     from spark_reconciliation.jobs.outside import ProofSummary
     from spark_reconciliation.jobs.replicas import GroupResult
     from spark_reconciliation.jobs.run import AuditRequest
@@ -45,6 +45,8 @@ def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_jso
         ledger_row = LedgerRow.begin(request, ledger, clock=clock, salt=os.urandom(2), warn=warn)
     with could_not_run(ledger_row.failed):
         check_request(request)
+        if request.state is not None:
+            master = _without_spark(master)
         compared = request.comparison is not None and request.comparison.needs_spark
         master = with_engine(master, request.stores, spark_requested=compared, brief=request.brief)
         summary = in_spark(
@@ -59,6 +61,20 @@ def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_jso
         make_later(ClassArchive.of(find_java()))
     if code:
         raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _without_spark(master: SparkMaster) -> SparkMaster:
+    """Return the master of an audit with saved state.
+
+    Raises:
+        UsageError: Spark is requested.
+    """
+    from duemq_common.errors import UsageError
+    from spark_reconciliation.local.choice import LOCAL_ENGINE, SPARK_ENGINE
+
+    if master.engine == SPARK_ENGINE or master.connect or master.settings:
+        raise UsageError("--state works without Spark: omit --engine spark, --connect and --conf")
+    return replace(master, engine=LOCAL_ENGINE)
 
 
 def as_of_ms(text: str) -> int | None:
@@ -139,7 +155,17 @@ def _print(summary: Summary) -> None:
         _print_group(group)
     for proof in summary.outside:
         _print_proof(proof)
+    if summary.state is not None:
+        out.print(_state_text(summary.state), markup=False, soft_wrap=True)
     out.print(_verdict(summary), markup=False)
+
+
+def _state_text(use: StateUse) -> str:
+    """Return a line about the part of the log that was read."""
+    if use.full_because:
+        return f"Full audit: {use.full_because}."
+    size = use.end - use.start
+    return f"Incremental audit: {size:,} new bytes of the log, and {use.earlier:,} earlier records."
 
 
 def _print_group(group: GroupResult) -> None:

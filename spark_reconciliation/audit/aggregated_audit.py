@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_reconciliation.audit.plain_histories import history_of_sums
-from spark_reconciliation.audit.plain_sums import SUMS, add_up, touch
+from spark_reconciliation.audit.plain_sums import SUMS, WORDS, Note, add_up, touch
 from spark_reconciliation.audit.rules import judge
 from spark_reconciliation.audit.tally import SENT, UNUSUAL
 from spark_reconciliation.engine import F
@@ -43,11 +43,15 @@ class Tallies:
     Attributes:
         buckets: Number of its buckets.
         as_of_ms: Present time of each store; empty: unknown.
+        words: WORDS or PLACED_WORDS, the numbers of each record.
+        note: Called with the rows of each bucket, see `plain_sums.add_up`.
     """
 
     frame: DataFrame
     buckets: int
     as_of_ms: tuple[int, ...] = ()
+    words: int = WORDS
+    note: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
 def aggregate_verdicts(survey: AuditSurvey, tallies: Tallies) -> AggregatedAudit:
     """Count messages without a finding and return the verdicts about all others; an action."""
     if survey.met & WHOLE:
+        if tallies.note is not None:
+            added_up(survey, tallies).count()
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
     verdicts = judge(aggregated_histories(added_up(survey, tallies)), survey.stores, survey.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
@@ -107,11 +113,20 @@ def added_up(survey: AuditSurvey, tallies: Tallies) -> DataFrame:
     if survey.touched is not None:
         keys = survey.touched.select("key")
         dealt = dealt.unionByName(
-            keys.mapInArrow(partial(touch, count=tallies.buckets), dealt.schema)
+            keys.mapInArrow(
+                partial(touch, count=tallies.buckets, words=tallies.words), dealt.schema
+            )
         )
     together = dealt.repartition(tallies.buckets, "bucket")
-    add = partial(add_up, late_ms=survey.config.late_ms, as_of_ms=tallies.as_of_ms)
-    return together.mapInArrow(add, SUMS)
+    add = partial(
+        add_up,
+        late_ms=survey.config.late_ms,
+        as_of_ms=tallies.as_of_ms,
+        words=tallies.words,
+        note=tallies.note,
+    )
+    sums = together.mapInArrow(add, SUMS)
+    return sums if tallies.note is None else sums.persist()  # each bucket is noted once
 
 
 def aggregated_histories(sums: DataFrame) -> DataFrame:

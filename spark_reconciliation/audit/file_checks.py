@@ -41,6 +41,7 @@ from spark_reconciliation.scan.planning import (
     row_of_files,
 )
 from spark_reconciliation.scan.roles import PENDING_TOPICS
+from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import (
     BAD_INPUT,
     TIMER_FILE,
@@ -85,9 +86,18 @@ class FilePiece:
 
 
 def plan_pieces(
-    root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
+    root: Root,
+    plan: LogPlan,
+    bytes_max: int,
+    progress: Progress,
+    precision_ms: int,
+    part: StorePart | None = None,
 ) -> tuple[list[FilePiece], list[Finding]]:
-    """Return the pieces to check, and findings about directories and small files."""
+    """Return the pieces to check, and findings about directories and small files.
+
+    Args:
+        part: Part of the store that is read; None: all of it.
+    """
     attempt = Attempts(root)
     findings = attempt.findings
     try:
@@ -115,7 +125,7 @@ def plan_pieces(
     about = None
     if row[0] and check is not None and not attempt(TIMER_FILE, partial(is_void, root, TIMER_FILE)):
         orderly = attempt("abort", lambda: is_orderly(root)) or False
-        about = Pending(plan, progress, precision_ms, written, orderly)
+        about = Pending(plan, progress, precision_ms, written, orderly, part or StorePart())
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
     parts = [segment for entry in row[0] for segment in ScanSegment.whole(root, entry).pieces(step)]
     pieces = [FilePiece("timerlog", part, written, about=about) for part in parts]

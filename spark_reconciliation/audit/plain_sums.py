@@ -6,6 +6,8 @@
     rest      XOR of the properties and of the fields of the head
     time_ms   store time of the delivery minus due time: the lateness of a pair
 
+and, for an audit that saves its state, the place of each record (`_places`), which is not summed.
+
 A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
 buckets by their key (`Buckets`). One row has all records of a bucket, so that Spark moves few rows.
 `add_up` sums each bucket: equal pairs that were delivered in time are counted by lateness, all
@@ -60,6 +62,8 @@ NEEDED: Final = (
     "queued",
 )
 """Columns of `messages`."""
+PLACE_COLUMNS: Final = ("queue_id", "queue_offset", "out_ms")
+"""Additional columns for places."""
 TIME_BITS: Final = 47  # bits of a time in ms
 TIME_MAX: Final = (1 << TIME_BITS) - 1  # the sum of a thousand of them still fits into 64 bits
 HALF: Final = np.uint64(32)
@@ -68,6 +72,7 @@ LENGTHS: Final = np.uint64(0x9E3779B1)
 FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 HIGH: Final = np.uint64(48)
 WORDS: Final = 5  # numbers of a packed record
+PLACED_WORDS: Final = WORDS + 1  # the same with its place
 ROWS: Final = 1 << 18  # maximum rows of one batch
 SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
 SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
@@ -79,13 +84,38 @@ FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
 """Bits that have no meaning once a message is delivered."""
 PENDING_FLAGS: Final = (1 << LEVEL) | (1 << KNOWN)
 """Bits that a pending message may have whose owner has not passed it."""
+QUEUES_MAX: Final = 1 << (63 - STORE_BITS)
+NO_PLACE: Final = -1
 
 
-def pack(column: Callable[[str], pa.Array]) -> Numbers:
+@dataclass(frozen=True, slots=True)
+class BucketRows:
+    """Records of one bucket, and the messages that need no further audit while nothing changes.
+
+    Attributes:
+        records: (PLACED_WORDS, n) i8, by key.
+        first: (m,) index of the first record of each message.
+        sums: (m, 6) i8: SUMS of each message.
+        delivered: (m,) whether it is a pair that was delivered in time.
+        pending: (m,) whether it is pending, and not due.
+    """
+
+    records: Numbers
+    first: Numbers
+    sums: Numbers
+    delivered: Mask
+    pending: Mask
+
+
+Note = Callable[[BucketRows], None]
+
+
+def pack(column: Callable[[str], pa.Array], *, places: bool = False) -> Numbers:
     """Return (n, WORDS) sums of records of the roles `roles.PLAIN`.
 
     Args:
         column: Returns one of NEEDED.
+        places: Whether to return (n, PLACED_WORDS), with places; these need PLACE_COLUMNS.
     """
     column = cache(column)
     sent = _numbers(column("role")) == Role.DELIVERY
@@ -100,19 +130,38 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
-    arrays = (
+    arrays = [
         key,
         tally,
         content.view(np.int64),
         _numbers(column("properties_hash")) ^ _numbers(column("head_hash")),
         np.where(sent, stored_ms, -due_ms),
-    )
+    ]
+    if places:
+        arrays.append(np.where(sent, position, _places(column)))
     return np.stack(arrays, axis=1)
 
 
-def pack_removed(number: int, offsets: Numbers) -> Numbers:
-    """Return the sums of units whose records were removed; `number`: number of the store."""
-    packed = np.zeros((offsets.size, WORDS), np.int64)
+def _places(column: Callable[[str], pa.Array]) -> Numbers:
+    """Return the places of pending records: the slot of a timer, in ms; of a level message queue
+    id << STORE_BITS | queue offset, NO_PLACE if it has an impossible one.
+
+    The place of a delivery is its log offset.
+    """
+    queue_id, number = _numbers(column("queue_id")), _numbers(column("queue_offset"))
+    possible = (queue_id >= 0) & (queue_id < QUEUES_MAX) & (number >= 0) & (number < PLACE_MAX)
+    unit = np.where(possible, (queue_id << STORE_BITS) | number, NO_PLACE)
+    return np.where(_numbers(column("role")) == Role.LEVEL, unit, _numbers(column("out_ms")))
+
+
+def pack_removed(number: int, offsets: Numbers, words: int = WORDS) -> Numbers:
+    """Return the sums of units whose records were removed.
+
+    Args:
+        number: Number of the store.
+        words: WORDS or PLACED_WORDS.
+    """
+    packed = np.zeros((offsets.size, words), np.int64)
     packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << REMOVED
     return packed
 
@@ -138,12 +187,14 @@ class Buckets:
 
 
 def by_bucket(packed: Numbers, count: int) -> pa.RecordBatch:
-    """Return (n, WORDS) sums as a batch with a row for each bucket."""
+    """Return (n, words) sums as a batch with a row for each bucket."""
     mixed = (packed[:, 0].view(np.uint64) * FACTOR) >> HIGH
     bucket = (mixed % np.uint64(count)).astype(np.uint16)
     sorted_ = packed[np.argsort(bucket, kind="stable")]
     sizes = np.bincount(bucket, minlength=count)
-    ends = np.concatenate([[0], np.cumsum(sizes) * packed.itemsize * WORDS]).astype(np.int32)
+    ends = np.concatenate([[0], np.cumsum(sizes) * packed.itemsize * packed.shape[1]]).astype(
+        np.int32
+    )
     blobs = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(sorted_)]
     )
@@ -152,25 +203,34 @@ def by_bucket(packed: Numbers, count: int) -> pa.RecordBatch:
     )
 
 
-def touch(batches: Iterable[pa.RecordBatch], *, count: int) -> Iterator[pa.RecordBatch]:
+def touch(
+    batches: Iterable[pa.RecordBatch], *, count: int, words: int = WORDS
+) -> Iterator[pa.RecordBatch]:
     """Yield buckets of the keys that remove all sums of these keys."""
     for batch in batches:
-        packed = np.zeros((batch.num_rows, WORDS), np.int64)
+        packed = np.zeros((batch.num_rows, words), np.int64)
         packed[:, 0], packed[:, 1] = batch.column(0).to_numpy(), 1 << TOUCHED
         yield by_bucket(packed, count)
 
 
 def add_up(
-    batches: Iterable[pa.RecordBatch], *, late_ms: int, as_of_ms: Sequence[int] = ()
+    batches: Iterable[pa.RecordBatch],
+    *,
+    late_ms: int,
+    as_of_ms: Sequence[int] = (),
+    words: int = WORDS,
+    note: Note | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield SUMS of whole buckets.
 
     Args:
         late_ms: Maximum lateness of a pair that is only counted.
         as_of_ms: Present time of each store; empty: no pending message is only counted.
+        words: WORDS or PLACED_WORDS, the numbers of each record.
+        note: Called with the rows of each bucket; needs places.
     """
     pieces = [
-        np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
+        np.frombuffer(value.as_buffer(), np.int64).reshape(-1, words)
         for batch in batches
         for value in batch.column("packed")
         if value.as_buffer().size
@@ -182,20 +242,25 @@ def add_up(
     keys = columns[0]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     adds = (np.add, np.bitwise_xor, np.bitwise_xor, np.add)
-    sums = [add.reduceat(column, first) for add, column in zip(adds, columns[1:], strict=True)]
+    sums = [add.reduceat(column, first) for add, column in zip(adds, columns[1:], strict=False)]
     rows = np.stack([keys[first], *sums, np.ones_like(first)], axis=1)
-    rows = rows[rows[:, 1] >> TOUCHED & 1 == 0]
+    untouched = rows[:, 1] >> TOUCHED & 1 == 0
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
     removed = (rows[:, 1] & REMOVED_ONLY == 0) & (rows[:, 1] != 0)
-    counted = [_counted(rows[fine]), _counted_by_store(rows[removed], 1 << REMOVED)]
-    others = ~fine & ~removed
+    pending = np.zeros(first.size, np.bool_)
     if as_of_ms:  # the rules find any of these pending, and need one to do so
         present_ms = np.array(as_of_ms)[rows[:, 0] >> STORE_BITS]
         pending = (rows[:, 1] & ~PENDING_FLAGS == 1) & (late_ms - rows[:, 4] >= present_ms)
-        counted.append(_counted_by_store(rows[pending]))
-        others &= ~pending
-    rows = np.concatenate([rows[others], *counted])
+    if note is not None:
+        note(BucketRows(columns, first, rows, fine, pending))
+    others = rows[untouched & ~(fine | removed | pending)]
+    counted = (
+        _counted(rows[fine]),
+        _counted_by_store(rows[removed], 1 << REMOVED),
+        _counted_by_store(rows[pending]),
+    )
+    rows = np.concatenate([others, *counted])
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 

@@ -14,7 +14,7 @@ that wrong time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, files_of_row
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_TOPICS
+from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import Progress
 from spark_reconciliation.scan.tables import TIME_MIN
 from timer_store.layout import (
@@ -56,6 +57,7 @@ class Pending:
         plan: Plan of the log.
         written: Position after the last unit of the timer log, by the checkpoint.
         orderly: Whether the broker was stopped cleanly, so that also the newest units are complete.
+        part: Part of the store that is read: other units are not compared with their records.
     """
 
     plan: LogPlan
@@ -63,6 +65,7 @@ class Pending:
     precision_ms: int
     written: int
     orderly: bool
+    part: StorePart = field(default_factory=StorePart)
 
 
 def is_orderly(root: Root) -> bool:
@@ -107,6 +110,7 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
         text = "its record was removed while it was pending"
         yield part.finding(phys_offset, UNIT_BYTES, RECORD_REMOVED, text, slot_ms)
     inside = (places >= plan.min) & (places < plan.end)
+    inside &= (pos >= about.part.timer_pos) | (places >= about.part.start)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
     bases = np.array([int(entry.name) for entry in plan.files], np.int64)

@@ -11,7 +11,7 @@ Enqueued timers are pending in the timer log, see `pointers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.non_record_rows import removed_rows
 from spark_reconciliation.scan.planning import LogPlan, ScanSegment
 from spark_reconciliation.scan.roles import PENDING_TOPICS, TIMER_TOPIC, Role
+from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import AHEAD, Progress
 from spark_reconciliation.scan.unit_tables import queue_segments, read_units
 
@@ -32,14 +33,22 @@ def removed_segments(root: Root, plan: LogPlan) -> list[ScanSegment]:
     return queue_segments(root, plan.end, topics=frozenset(PENDING_TOPICS))[0]
 
 
-def removed_units(segment: ScanSegment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
+def removed_units(
+    segment: ScanSegment, progress: Progress, part: StorePart | None = None
+) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the log offsets of removed records: of pending ones, and of settled ones.
 
     A unit that the timers have enqueued or own counts as settled here.
+
+    Args:
+        part: Part of the store that is read; messages that it has counted are left out.
     """
     for values in read_units("consume_queue", segment):
         places = values["phys_offset"]
-        here = np.flatnonzero(places < progress.log_min)
+        is_removed = places < progress.log_min
+        if part is not None:
+            is_removed &= ~part.is_counted(places)
+        here = np.flatnonzero(is_removed)
         if not here.size:
             continue
         places, numbers = places[here], values["queue_offset"][here]
@@ -55,11 +64,14 @@ def removed_units(segment: ScanSegment, progress: Progress) -> Iterator[tuple[Nu
 
 
 def read_removed(
-    schema: pa.Schema, segments: Sequence[ScanSegment], progress: Progress, roles: frozenset[int]
+    schema: pa.Schema,
+    segment: ScanSegment,
+    progress: Progress,
+    roles: frozenset[int],
+    part: StorePart | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `messages` about units that point before the log."""
-    for segment in segments:
-        for pending, settled in removed_units(segment, progress):
-            for offsets, role in ((pending, Role.REMOVED_PENDING), (settled, Role.REMOVED_SETTLED)):
-                if offsets.size and role in roles:
-                    yield removed_rows(schema, progress.number, offsets, role)
+    """Yield the rows of `messages` about units that point before the log; see `removed_units`."""
+    for pending, settled in removed_units(segment, progress, part):
+        for offsets, role in ((pending, Role.REMOVED_PENDING), (settled, Role.REMOVED_SETTLED)):
+            if offsets.size and role in roles:
+                yield removed_rows(schema, progress.number, offsets, role)

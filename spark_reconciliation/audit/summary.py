@@ -27,6 +27,22 @@ Reason = tuple[str, str]  # verdict, reason
 
 
 @dataclass(frozen=True, slots=True)
+class StateUse:
+    """Use of the state of earlier audits.
+
+    Attributes:
+        full_because: Reason of a full audit; empty: it was incremental.
+        start, end: Log offsets between which all records were read.
+        earlier: Number of earlier records that were read again.
+    """
+
+    full_because: str
+    start: int
+    end: int
+    earlier: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Attributes:
     verdicts: Number of messages by verdict.
@@ -38,6 +54,7 @@ class Summary:
     excused: Number of findings that a clock step explains.
     outside: Results of the comparison with tables of producers and consumers.
     groups: Results of the comparison of the stores of a group.
+    state: Use of saved state; None: the audit saves none.
     """
 
     verdicts: dict[str, int]
@@ -48,6 +65,7 @@ class Summary:
     excused: int = 0
     outside: tuple[ProofSummary, ...] = ()
     groups: tuple[GroupResult, ...] = ()
+    state: StateUse | None = None
 
     @property
     def complete(self) -> bool:

@@ -54,6 +54,7 @@ class AuditRequest:
         capacity_per_s: Maximum deliveries per second of the broker, for the forecast.
         comparison: Tables of producers and consumers to compare with; None: none.
         made_by: Name of the user or of the job that runs the audit.
+        state: Directory of the state of incremental audits; None: none.
     """
 
     stores: tuple[str, ...]
@@ -66,6 +67,7 @@ class AuditRequest:
     capacity_per_s: int = 0
     comparison: TableComparison | None = None
     made_by: str = ""
+    state: Path | None = None
 
     @property
     def brief(self) -> bool:
@@ -90,6 +92,8 @@ def check_request(request: AuditRequest) -> None:
         UsageError: A directory is not a store, or the files cannot be written there.
     """
     check_stores(request.stores)
+    if request.state is not None:
+        _check_state(request)
     if request.report is not None:
         folder = request.report.absolute().parent
         if is_directory(request.report) or not is_directory(folder):
@@ -102,6 +106,17 @@ def check_request(request: AuditRequest) -> None:
     out = Path(request.out.removeprefix("file://"))
     if request.out and "://" not in str(request.out.removeprefix("file://")) and exists(out):
         raise UsageError(f"--out {request.out} exists: name a new directory")
+
+
+def _check_state(request: AuditRequest) -> None:
+    store, count = request.stores[0], len(request.stores)
+    if not request.brief:
+        text = "--state is for counts and findings: omit --report, --out, --sent and --received"
+        raise UsageError(text)
+    if count > 1:
+        raise UsageError(f"--state takes one store, not {count}: audit each with its own state")
+    if "://" in store.removeprefix("file://"):
+        raise UsageError(f"--state needs a store on a disk of this machine, not {store}")
 
 
 def absolute(store: str) -> str:
@@ -150,11 +165,16 @@ def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summa
 
 def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:
     from spark_reconciliation.audit.summary import summarize, write_parquet
+    from spark_reconciliation.incremental.incremental_audit import audit_with_state
     from spark_reconciliation.jobs.outside import read_tables, run_proofs
     from spark_reconciliation.jobs.replicas import compare_groups
+    from spark_reconciliation.local.frame import LocalSession
     from spark_reconciliation.scan.store_groups import grouped_stores
     from spark_reconciliation.spark.read import audit_stores, count_stores
 
+    if request.state is not None:
+        assert isinstance(spark, LocalSession)
+        return audit_with_state(spark, request.stores[0], request.config, request.state)
     groups = grouped_stores(request.stores)
     request = replace(request, stores=tuple(group.store for group in groups))
     compared = compare_groups(spark, groups)

@@ -117,12 +117,12 @@ class MessageColumns:
         arrays = [chunk.column(field.name, field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def packed(self, scan: RecordScan, rows: Rows) -> Numbers | None:
+    def packed(self, scan: RecordScan, rows: Rows, *, places: bool = False) -> Numbers | None:
         """Return the rows packed by `plain_sums.pack`."""
         chunk = self._chunk(scan, rows)
         if chunk is None:
             return None
-        return pack(lambda name: chunk.column(name, self.schema.field(name).type))
+        return pack(lambda name: chunk.column(name, self.schema.field(name).type), places=places)
 
     def _chunk(self, scan: RecordScan, rows: Rows) -> _Chunk | None:
         if self.units is None:

@@ -32,6 +32,7 @@ OPTIONS: Final = (
     "tickms",
     "lost",
     "buckets",
+    "places",
 )
 BUCKETS_MAX: Final = 1 << 15
 
@@ -55,6 +56,7 @@ class ScanOptions:
     tick_ms: int = 0
     lost: bool = False
     buckets: int = 64
+    places: bool = False
 
     def keep(self, scan: RecordScan, rows: Rows) -> Rows:
         """Return the requested rows of a scan; segments select by offset."""
@@ -101,6 +103,7 @@ def parse_options(options: Mapping[str, str]) -> ScanOptions:
         _number(given, "tickms", 0),
         given.get("lost", "false").lower() == "true",
         min(max(_number(given, "buckets", 64), 1), BUCKETS_MAX),
+        given.get("places", "false").lower() == "true",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from duemq_common.errors import UsageError
 from spark_reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queue_coverage
@@ -11,7 +12,10 @@ from spark_reconciliation.audit.level_times import read_delays
 from spark_reconciliation.audit.progress_checks import impossible_positions
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
-from spark_reconciliation.scan.store_state import Progress, read_progress
+from spark_reconciliation.scan.store_part import StorePart
+from spark_reconciliation.scan.store_state import Progress, QueueCoverage, read_progress
+
+RECORD_BYTES: Final = 512  # assumed size of a record that is read at its log offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +24,31 @@ class Planned:
 
     Attributes:
         unread: Findings about unreadable files with positions.
+        part: Part of the store to read; None: all of it.
     """
 
     root: Root
     plan: LogPlan
     progress: Progress
     unread: tuple[Finding, ...]
+    part: StorePart | None = None
 
     @property
     def last_ms(self) -> int:
         """Newest time of the store: of a record, or to which the timers have read."""
         return max(self.plan.last_ms, self.progress.read_ms or 0)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether queues must have units of records up to a known position."""
+        return self.progress.queue_coverage != QueueCoverage()
+
+    @property
+    def scanned_bytes(self) -> int:
+        """Bytes of the log that are read."""
+        if self.part is None:
+            return self.plan.end - self.plan.min
+        return self.plan.end - self.part.start + self.part.records.size * RECORD_BYTES
 
 
 def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from message_store.layout import CQ_UNIT
 from message_store.queues.consume_queue import LIGHT_QUEUES
 from spark_reconciliation.arrays import Rows
 from spark_reconciliation.kernels.places import add_records, add_units
@@ -26,6 +27,7 @@ from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.unit_tables import queue_segments, read_units
 
 SLOTS: Final = 1 << 12
+UNIT_BYTES: Final = CQ_UNIT.itemsize
 UNREADABLE: Final = "the file of a queue cannot be read"
 Fields = dict[str, object]
 
@@ -66,10 +68,13 @@ class RecordPlaces:
 def unit_places(segment: ScanSegment, first: int) -> Fields:
     """Return the sum of the units of a file, or the position from which it cannot be read.
 
+    `file_offset` is the end of its last unit in bytes of the queue, `phys_offset` the log offset in
+    that unit; null without units.
+
     Args:
         first: First log offset; units before it point at removed records.
     """
-    total = np.uint64(0)
+    total, end = np.uint64(0), Fields()
     for values in read_units("consume_queue", segment, ("damage",)):
         if values["damage"] is not None:
             return {
@@ -81,13 +86,20 @@ def unit_places(segment: ScanSegment, first: int) -> Fields:
             }
         position, number, size = (values[n] for n in ("phys_offset", "queue_offset", "record_size"))
         total ^= add_units(position, number, size, first)
-    return _fields(segment.topic, segment.queue_id, total) | {"file": segment.path}
+        if number.size:
+            end["file_offset"] = (int(number[-1]) + 1) * UNIT_BYTES
+            end["phys_offset"] = int(position[-1])
+    return _fields(segment.topic, segment.queue_id, total) | {"file": segment.path} | end
+
+
+def known_sum(topic: str, queue_id: int, total: int) -> Fields:
+    """Return the sum of records and units that an earlier audit has read.
+
+    Args:
+        total: The sum, as i8.
+    """
+    return {"role": Role.QUEUE, "topic": topic, "queue_id": queue_id, "identity": total}
 
 
 def _fields(topic: str, queue_id: int, total: np.uint64) -> Fields:
-    return {
-        "role": Role.QUEUE,
-        "topic": topic,
-        "queue_id": queue_id,
-        "identity": int(total.astype(np.int64)),
-    }
+    return known_sum(topic, queue_id, int(total.astype(np.int64)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from spark_reconciliation.audit.audit_config import AuditConfig
+from spark_reconciliation.audit.plain_sums import PLACED_WORDS, WORDS, Note
 from spark_reconciliation.audit.table_reader import ScanPart, TableReader
 from spark_reconciliation.audit.verdicts import UNREAD_ROLES, AuditSurvey, take_survey
 from spark_reconciliation.jobs.phases import PLANNING, RULES, SCAN, Phases, current_phases
@@ -87,8 +88,8 @@ def _batches(reader: TableReader, threads: int, phases: Phases) -> Iterator[pa.R
 
 
 def stores_bytes(stores: Sequence[Planned]) -> int:
-    """Return the bytes of the logs of stores."""
-    return sum(store.plan.end - store.plan.min for store in stores)
+    """Return the bytes of the logs of stores that are read."""
+    return sum(store.scanned_bytes for store in stores)
 
 
 def _is_remote(spark: SparkSession) -> bool:
@@ -128,17 +129,26 @@ def _read_parts(
 
 
 def survey_stores(
-    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+    spark: SparkSession,
+    paths: Sequence[str],
+    config: AuditConfig | None = None,
+    *,
+    planned: Sequence[Planned] | None = None,
+    note: Note | None = None,
 ) -> tuple[AuditSurvey, Tallies]:
     """Return the rare records of stores, and their tallies, of one snapshot.
 
+    Args:
+        planned: Snapshot of each store; None: it is taken now.
+        note: Called with the sums of each bucket, by threads; of the local engine only.
     Raises:
         UsageError: A path is not a store.
     """
-    config, planned, phases = config or AuditConfig(), None, current_phases()
+    config, phases = config or AuditConfig(), current_phases()
     phases.begin(PLANNING)
     if not _is_remote(spark):
-        planned = [plan_store(number, path) for number, path in enumerate(paths)]
+        if planned is None:
+            planned = [plan_store(number, path) for number, path in enumerate(paths)]
         if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
             config = replace(config, levels_of=stored_levels_ms(paths))
 
@@ -158,7 +168,10 @@ def survey_stores(
     count = min(max(size // BUCKET_BYTES, least), BUCKETS_MAX)
     given_ms = config.as_of_ms
     as_of_ms = [store.last_ms if given_ms is None else given_ms for store in planned or ()]
-    return survey, Tallies(table("tallies", buckets=str(count)), count, tuple(as_of_ms))
+    places = "false" if note is None else "true"
+    frame = table("tallies", buckets=str(count), places=places)
+    words = WORDS if note is None else PLACED_WORDS
+    return survey, Tallies(frame, count, tuple(as_of_ms), words, note)
 
 
 def audit_stores(

@@ -25,8 +25,8 @@ from uuid import uuid4
 
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists
+from spark_reconciliation.state_folder import sync_folder
 from spark_reconciliation.tables.schemas import DAY, TABLES
-from spark_reconciliation.tables.state import sync_folder
 
 LOG: Final = "_delta_log"
 ENGINE: Final = "duemq"

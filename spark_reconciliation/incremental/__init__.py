@@ -1,0 +1,1 @@
+"""Incremental audits: the result of a full one, from saved state and what is new."""

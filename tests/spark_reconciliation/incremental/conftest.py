@@ -1,0 +1,54 @@
+"""Session of the local engine, and an audit whose result is compared with a full one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_reconciliation.audit.audit_config import AuditConfig
+from spark_reconciliation.audit.summary import StateUse, Summary, summarize
+from spark_reconciliation.engine import use_engine_of
+from spark_reconciliation.incremental.incremental_audit import audit_with_state
+from spark_reconciliation.local.frame import LocalSession
+from spark_reconciliation.spark.read import count_stores
+from tests.support.migration_rig import kill_opened
+
+Audit = Callable[..., StateUse]
+"""Audits a store with the state in a directory; returns how the state was used."""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[LocalSession]:
+    made = LocalSession()
+    with use_engine_of(made):
+        yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_rig_stays_open() -> Iterator[None]:
+    yield
+    kill_opened()
+
+
+def full_audit(session: Any, store: Path, config: AuditConfig) -> Summary:
+    """Return the result of a full audit: the naive twin of an incremental one."""
+    brief, unread = count_stores(session, [str(store)], config)
+    return summarize(brief.rest, unread, kept=brief.kept)
+
+
+@pytest.fixture(scope="module")
+def audit(session: LocalSession) -> Audit:
+    def run(store: Path, state: Path, config: AuditConfig | None = None) -> StateUse:
+        config = config or AuditConfig()
+        summary = audit_with_state(session, str(store), config, state)
+        expected = full_audit(session, store, config)
+        assert summary.state is not None
+        assert replace(summary, state=None) == expected, summary.state
+        return summary.state
+
+    return run
