@@ -150,9 +150,9 @@ class TimerState(Struct, kw_only=True):
 
     def slots_of(self, due_ms: Offsets) -> tuple[Offsets, ...]:
         """Return the slots that may contain the units of timers, see `slot_choice.candidates`."""
-        position = self.position
-        window_ms = self.config.window_ms
-        return candidates(due_ms, position.read_ms, position.loaded_ms, window_ms)
+        position, window_ms = self.position, self.config.window_ms
+        loaded_ms = position.staged_ms, position.rolled_ms
+        return candidates(due_ms, position.read_ms, loaded_ms, window_ms)
 
 
 def lowest(*offsets: int | None) -> int | None:

@@ -135,9 +135,8 @@ class TimerStore:
             moved += self.transfers.catch_up(CATCH_UP_UNITS, now_ms)
         if self.enqueue.broken or self.enqueue.markers:
             moved += self.non_timers.settle(now_ms)
-        if self.enqueue.early:
-            self.enqueue.early = False
-            self.dequeue.load_next(now_ms)
+        if self.enqueue.early_ms >= 0 and self.dequeue.load_early(self.enqueue.early_ms, now_ms):
+            self.enqueue.early_ms = -1
         self.dequeue.load(now_ms)
         if self.dequeue.broken is not None and not self.writing:
             self._rebuild(now_ms)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from delayed_delivery.pending import Verdict
 from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig, pending_unit_records
@@ -183,6 +185,62 @@ def crash_during_rolls(crash_rig: CrashRig, steps: int) -> bool:
     finally:
         crash_rig.disk.steps_left = None
         crash_rig.crash(cut=False)
+
+
+@pytest.mark.parametrize("how", ["cancel", "move", "fire"])
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_timer_that_rolled_and_was_settled_between_two_checkpoints_does_not_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, refused: bool
+) -> None:
+    disk = Disk(monkeypatch, tmp_path)
+    rig = TimerRig(tmp_path, **SETTINGS).open()
+    due_ms = send_near_and_far(rig)
+    rig.persist()
+    roll_before_the_near_timer(rig)
+    if refused:
+        disk.full = ("timerwheel",)
+        assert not rig.persist()
+        disk.full = ()
+    offsets = np.array([rows["phys_offset"][-2] for rows in rig.timers.units.log.scan()][-1:])
+    arguments = (np.array([due_ms + 9]), lambda *_: None) if how == "move" else ()
+    decided = getattr(PendingTimers(rig.timers), how)(offsets, *arguments)
+    assert decided.verdicts.tolist() == [Verdict.DONE]
+    assert rig.persist()
+    rig.kill()
+    rig.open()
+    assert rig.timers.counts.total == FAR_COUNT + (how == "move")
+    assert not rig.timers.decisions.is_pending(rig.timers.records.read(offsets)).any()
+    rig.advance(50_000)
+    assert rig.timers.state.rebuilds == 0
+    expected = [b"near", *(b"far %d" % n for n in range(FAR_COUNT) if n != 3)]
+    assert sorted(rig.bodies()) == sorted([*expected, *([] if how == "cancel" else [b"far 3"])])
+    rig.close()
+
+
+def test_far_timers_are_found_after_each_restart_with_delayed_deliveries(tmp_path: Path) -> None:
+    """The first run rolls timers through windows that the next ones have not loaded yet."""
+    rig = TimerRig(tmp_path, roll_window_slots=10, stop_dequeue=True).open()
+    now_ms = rig.clock.now_ms()
+    far = rig.put(now_ms + 200_000, body=b"far").rows["phys_offset"][:1].copy()
+    rig.put_many([(now_ms + n * 1_000, "T", 0, b"near") for n in range(1, 50)])
+    rig.advance(60_000)
+    assert rig.persist()
+    rig.config = replace(rig.config, stage_records_max=35)
+    for _ in range(3):
+        rig.kill()
+        rig.open()
+        assert rig.timers.position.staged_ms < now_ms + 40_000
+        assert rig.timers.decisions.is_pending(rig.timers.records.read(far)).all()
+    other = rig.put(now_ms + 200_000, body=b"other").rows["phys_offset"][:1].copy()
+    decided = rig.timers.decisions.cancel(np.concatenate([far, other]))
+    assert decided.verdicts.tolist() == [Verdict.DONE, Verdict.DONE]
+    rig.kill()
+    rig.config = replace(rig.config, stop_dequeue=False)
+    rig.open()
+    assert rig.timers.state.rebuilds == 0
+    rig.advance(200_000)
+    assert rig.bodies() == [b"near"] * 49
+    rig.close()
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])

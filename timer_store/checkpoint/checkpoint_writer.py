@@ -22,6 +22,7 @@ from msgspec import Struct
 from duemq_common.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
 from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
+from timer_store.dequeue.dequeue_service import NO_UNITS
 from timer_store.dequeue.unfinished_slot import settle_delivered
 from timer_store.enqueue.queue_end import mark_queue_end
 from timer_store.layout import NO_OFFSETS, Offsets
@@ -39,7 +40,8 @@ class Capture(Struct, frozen=True):
     Attributes:
         pages: Changed pages that `TimerWheel.capture` returned.
         settled_timers: Settled timers and the positions of their units.
-        rolled: Positions of rolled units whose new units are in the previous checkpoint.
+        rolled: Positions of rolled units whose new units are in the previous checkpoint, or whose
+            timers are settled.
         returned: Positions of units whose messages were returned to a level.
     """
 
@@ -59,7 +61,7 @@ class CheckpointWriter:
         self._one_at_a_time = asyncio.Lock()
         self._failed = False
         self._written: Snapshot | None = None
-        self._next_tombstones = self._later_tombstones = NO_OFFSETS
+        self._next_tombstones, self._rolled_units = NO_OFFSETS, NO_UNITS
         self._rebuilds = timers.state.rebuilds
 
     @property
@@ -121,28 +123,42 @@ class CheckpointWriter:
         self._drop_invalid_positions()
         pages, settled_timers = timers.units.wheel.capture(), timers.settled_timers.capture()
         returned = timers.settled_timers.capture_returned()
-        rolled, needed = timers.dequeue.take_rolled_positions(), timers.state.first_needed
+        rolled, tombstones = self._take_rolled_units()
+        needed = timers.state.first_needed
         needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
         timers.writing = True
         try:
-            done = await self._write(
-                Capture(snapshot, pages, settled_timers, self._next_tombstones, returned)
-            )
+            done = await self._write(Capture(snapshot, pages, settled_timers, tombstones, returned))
         finally:
             timers.writing = False
         if not done:
             timers.units.wheel.mark_changed(pages)
-            self._later_tombstones = np.concatenate([self._later_tombstones, rolled])
+            self._rolled_units = rolled
             return False
         timers.settled_timers.remove_written(settled_timers, len(returned))
-        self._next_tombstones = np.concatenate([self._later_tombstones, rolled])
-        self._later_tombstones = NO_OFFSETS
+        self._next_tombstones = np.setdiff1d(rolled[1], tombstones)
         self._written, self._failed = snapshot, False
         timers.state.pinned_from = needed
         files = timers.log_cleaning.detach_before(needed_from)
         if files:
             await asyncio.to_thread(self._erase, files)
         return True
+
+    def _take_rolled_units(self) -> tuple[Offsets, Offsets]:
+        """Return the units that were rolled since the last checkpoint, and the next tombstones.
+
+        A timer that was rolled and settled since then gets both tombstones now: a start from this
+        checkpoint would find its old unit, but no record that settles it.
+
+        Returns:
+            (2, n) i8, see `take_rolled_units`, and (m,) i8: positions in the timer log.
+        """
+        rolled = np.concatenate(
+            [self._rolled_units, self._timers.dequeue.take_rolled_units()], axis=1
+        )
+        self._rolled_units = NO_UNITS
+        is_settled = self._timers.settled_timers.has(rolled[0])
+        return rolled, np.concatenate([self._next_tombstones, rolled[1][is_settled]])
 
     @staticmethod
     def _erase(files: list[LogFile]) -> None:
@@ -155,7 +171,7 @@ class CheckpointWriter:
         """Drop positions in the timer log if it was rebuilt."""
         if self._rebuilds != self._timers.state.rebuilds:
             self._rebuilds = self._timers.state.rebuilds
-            self._next_tombstones = self._later_tombstones = NO_OFFSETS
+            self._next_tombstones, self._rolled_units = NO_OFFSETS, NO_UNITS
 
     async def _write(self, capture: Capture) -> bool:
         if not await self._timers.store.wait_durable(capture.snapshot.log_offset):
@@ -172,7 +188,7 @@ class CheckpointWriter:
         timers = self._timers
         return Snapshot(
             read_ms=timers.position.read_ms,
-            staged_ms=timers.position.staged_ms,
+            staged_ms=timers.position.loaded_ms,
             log_pos=timers.units.log.end,
             queue_offset=timers.position.queue_offset,
             handover_offset=timers.position.handover_offset,

@@ -2,8 +2,10 @@
 
 A replica copies the log, and its timers are a projection of the log: enqueued from the queue,
 settled by origins. Every few seconds they are brought to the end of the log by the recovery of a
-start, a checkpoint is written, and the files are closed again. A promotion is therefore a start
-from a checkpoint of a few seconds ago, and uses the same recovery as any other start.
+start, timers in slots that have passed are rolled, a checkpoint is written, and the files are
+closed again. A promotion is therefore a start from a checkpoint of a few seconds ago, and uses the
+same recovery as any other start. Without the rolls, a promotion after weeks would roll each timer
+through each window of these weeks.
 
 Nothing is delivered, and nothing is appended: the store of a replica takes no messages. While the
 queue has a record that its master has not yet put into quarantine, the last checkpoint stays.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from duemq_common.clock import Clock
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 EVERY_MS: Final = 10_000
 PAUSE_FACTOR: Final = 50  # a pause is at least this many times as long as the work before it
+LOADED_MAX: Final = 16_384  # timers of passed slots, which the master delivers soon
 KERNELS: Final = "timers"
 
 
@@ -39,7 +43,8 @@ class Standby:
     """
 
     def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
-        self._store, self._clock, self._config = store, clock, config
+        self._store, self._clock = store, clock
+        self._config = replace(config, stage_records_max=min(config.stage_records_max, LOADED_MAX))
         self._stop = asyncio.Event()
         self._log_end = -1  # of the last checkpoint
         self._is_useless = False
@@ -83,6 +88,7 @@ class Standby:
         timers = TimerStore(store, self._clock, self._config)
         try:
             timers.open(notice=self._on_notice)
+            timers.dequeue.load(self._clock.now_ms())  # no await: the log must not grow meanwhile
             done = await CheckpointWriter(timers).persist()
         finally:
             timers.close()

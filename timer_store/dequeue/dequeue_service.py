@@ -23,7 +23,7 @@ from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import LoadedRows, NearStage, load_slot
 from timer_store.dequeue.slot_loading import SlotLoader
 from timer_store.dequeue.unit_check import UnitCheck
-from timer_store.layout import NO_OFFSETS, Offsets, Rows
+from timer_store.layout import Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
@@ -38,6 +38,7 @@ RECENT_BYTES = 64 << 20  # end of the timer log; older units may not be in the p
 RETRY_MS = 100  # pause after a refusal by the disk
 REPORT_AGAIN_MS = 60_000  # before the same reason is logged again
 ROLLED_UNITS_MAX = 16_384  # per turn, approximately
+NO_UNITS: Offsets = np.empty((2, 0), np.int64)
 
 
 class DequeueService:
@@ -71,7 +72,7 @@ class DequeueService:
         self._blocked_by = ""  # reason why a slot cannot be rolled now
         self._roll_retry_ms = self._report_again_ms = 0
         self._reported = ""  # reason that was logged last
-        self._rolled_positions: list[Offsets] = []
+        self._rolled_units: list[Offsets] = []  # see `take_rolled_units`
         self._log_ends: deque[tuple[int, int]] = deque()  # (slot, log end before its deliveries)
 
     # -- near stage -----------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class DequeueService:
         """Start after the timer log was rebuilt: positions in it have changed."""
         self.broken, self._blocked_by, self.retry_ms = None, "", 0
         self.refusal = ""
-        self._rolled_positions.clear()
+        self._rolled_units.clear()
         self.start(now_ms)
 
     def load(self, now_ms: int) -> None:
@@ -101,13 +102,17 @@ class DequeueService:
             limit_ms = max(limit_ms, self._position.staged_ms + 1)
         self._load(limit_ms, now_ms)
 
-    def load_next(self, now_ms: int) -> None:
-        """Load the next slot early, because a timer in it is due before the slot begins.
+    def load_early(self, slot_ms: int, now_ms: int) -> bool:
+        """Load the next slot, because timers in it are due before it begins.
 
-        This happens after the clock was set back: new timers are put into the slot that is read
-        next.
+        New timers that are due before the slot that is read next are put into that slot, for
+        example after the clock was set back. Return whether they are loaded; otherwise a thread
+        reads the slot, or its timers cannot be rolled now, and the next turn tries again.
         """
-        self._load(self._position.staged_ms + 1, now_ms)
+        position = self._position
+        if position.staged_ms <= slot_ms:
+            self._load(position.staged_ms + 1, now_ms)
+        return position.staged_ms > slot_ms or position.part is not None
 
     def _load(self, limit_ms: int, now_ms: int) -> None:
         position, precision_ms = self._position, self.config.precision_ms
@@ -214,7 +219,7 @@ class DequeueService:
             timed, positions = timed[unlinked], positions[unlinked]
         linked = self._link(timed, now_ms)
         self._units.discount(positions[:linked])
-        self._rolled_positions.append(positions[:linked])
+        self._rolled_units.append(np.stack([timed["phys_offset"][:linked], positions[:linked]]))
         self.rolled += linked
         if linked < timed.size:
             self._rolled_ms = max(self._rolled_ms, slot_ms)
@@ -311,13 +316,16 @@ class DequeueService:
             self._log_ends.popleft()
         return self._log_ends[0][1] if self._log_ends else self._store.max_offset
 
-    def take_rolled_positions(self) -> Offsets:
-        """Return the positions of units that were rolled into later slots since the last call.
+    def take_rolled_units(self) -> Offsets:
+        """Return the units that were rolled into later slots since the last call.
 
         Their tombstones may be written only after a checkpoint includes the new units.
+
+        Returns:
+            (2, n) i8: log offsets of the records, and positions in the timer log.
         """
-        positions, self._rolled_positions = self._rolled_positions, []
-        return np.concatenate([NO_OFFSETS, *positions])
+        rolled, self._rolled_units = self._rolled_units, []
+        return np.concatenate([NO_UNITS, *rolled], axis=1)
 
     def next_work_ms(self, now_ms: int) -> int:
         """Return the time at which the next slot is loaded or the next timer delivered."""

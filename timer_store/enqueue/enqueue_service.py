@@ -196,7 +196,8 @@ class EnqueueService:
         blocked_by: Reason why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: Timers of the queue that are settled already (recovery).
         earliest_ms: Earliest due time of the newest timers, or the start of its slot.
-        early: Whether a timer in the slot that is loaded next is due before that slot begins.
+        early_ms: Slot that must be loaded now, because a timer in it is due before it begins; -1:
+            none.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class EnqueueService:
         self.enqueued = 0
         self.rate = Rate()
         self.earliest_ms = 0
-        self.early = False
+        self.early_ms = -1
 
     @property
     def lag_units(self) -> int:
@@ -245,7 +246,7 @@ class EnqueueService:
         """Reset the state before all timers are enqueued again."""
         self.broken.clear()
         self.markers.clear()
-        self.blocked_by, self.early = "", False
+        self.blocked_by, self.early_ms = "", -1
 
     def on_put(self, batch: PutBatch, now_ms: int) -> bool:
         """Enqueue the timers of an appended batch; return whether there were any."""
@@ -340,8 +341,9 @@ class EnqueueService:
     def stage_loaded(self, plain: Rows, now_ms: int) -> None:
         """Add the timers of loaded slots to the near stage."""
         near = self._position.is_loaded(plain, plain["slot_ms"], self._precision_ms)
-        early = plain["due_ms"] <= plain["slot_ms"]
-        self.early = self.early or bool((early & ~near).any())
+        early = (plain["due_ms"] <= plain["slot_ms"]) & ~near
+        if early.any():
+            self.early_ms = int(plain["slot_ms"][early].max())
         if near.any():
             self._stage.add(staged_rows(plain[near], now_ms - now_ms % self._precision_ms))
 

@@ -307,8 +307,9 @@ class TransferredUnits:
                     )
                     rows = rows[~is_among(rows["phys_offset"], settled)]
                     self._counts.change(rows["topic_index"], rows["phys_offset"], -1)
+                    loaded_ms = position.staged_ms, position.rolled_ms
                     slots_ms = candidates(
-                        rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
+                        rows["due_ms"], position.read_ms, loaded_ms, self._window_ms
                     )
                     for slot_ms in slots_ms:
                         positions = self._units.find(rows["phys_offset"], slot_ms)

@@ -32,14 +32,16 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
     Args:
         data, base: File of the timer log, and the log position of its first byte.
         span: (log position to begin at, log position to end at).
-        numbers: (4,) i8: start of the first bin, width of a bin, precision, start of the first
-            slot that is not staged; all in ms.
+        numbers: (6,) i8: start of the first bin, width of a bin, precision, start of the first
+            slot that is not staged completely, all in ms; and (due_ms, phys_offset) of the last
+            timer of that slot that is staged or rolled, -1 if none is.
         skip: (n,) i8 ascending: records of settled timers.
         bins: (n,) i8 in and out.
 
     Returns the number of moved units.
     """
     from_ms, width_ms, precision_ms, staged_ms = numbers[0], numbers[1], numbers[2], numbers[3]
+    part_ms, part_phys = numbers[4], numbers[5]
     pos, moved = span[0], 0
     while pos < span[1]:
         start = pos - base
@@ -51,7 +53,10 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
                 slot_ms = slot_ms_of(data, start) // precision_ms * precision_ms
                 phys_offset = get_i8(data, start + PHYS_AT)
                 # earlier slots are in the near stage, whose timers are counted by due time
-                if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
+                passed = slot_ms < staged_ms
+                if slot_ms == staged_ms:  # rolled with a part: its later unit is counted
+                    passed = due_ms < part_ms or (due_ms == part_ms and phys_offset <= part_phys)
+                if not passed and find_sorted(skip, 0, skip.size, phys_offset) < 0:
                     # the caller counted the unit in its slot
                     bins[bin_of(slot_ms, from_ms, width_ms, bins.size)] -= 1
                     bins[bin_of(due_ms - 1, from_ms, width_ms, bins.size)] += 1

@@ -16,9 +16,8 @@ from timer_store.kernels.chain import (
     chain_fault,
     due_of,
     find_sorted,
-    is_marker,
 )
-from timer_store.layout import Rows
+from timer_store.layout import MAGIC_DELETE, Rows
 
 
 @kernel
@@ -45,8 +44,8 @@ def collect_slots(
             cursor["fault"] = fault
             if fault != 0:
                 break
-            # markers are not timers of a user
-            if not is_marker(get_i4(data, start + MAGIC_AT)):
+            # markers are not timers of a user, also while they roll
+            if get_i4(data, start + MAGIC_AT) & MAGIC_DELETE == 0:
                 # the cursor stays at this unit
                 if n == out.size:
                     return -1

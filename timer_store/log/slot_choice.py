@@ -16,6 +16,8 @@ Source: TimerMessageStore.doEnqueue, where the roll time depends on the time of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,20 +41,22 @@ def place(rows: Rows, read_ms: int, staged_ms: int, window_ms: int) -> None:
     rows["slot_ms"] = slot_times(rows["due_ms"], read_ms, staged_ms, window_ms)
 
 
-def candidates(due_ms: Times, read_ms: int, loaded_ms: int, window_ms: int) -> tuple[Times, ...]:
+def candidates(
+    due_ms: Times, read_ms: int, loaded_ms: Iterable[int], window_ms: int
+) -> tuple[Times, ...]:
     """Return the slots that may contain a unit, whenever it was enqueued or rolled.
 
     A unit is in the window that begins at the read time, or one window later. While deliveries are
     delayed, slots after that window are loaded and their timers rolled: then a unit may also be in
-    the window that begins at `loaded_ms`, or one window later.
+    a window that begins at one of `loaded_ms`, or one window later.
 
     Args:
-        loaded_ms: Slots before it are loaded, or were loaded by the last run; the slot at it may be
-            loaded in part.
+        loaded_ms: Times before which slots are loaded, and were loaded by the last run; the slot at
+            such a time may be loaded in part.
     """
-    starts = (read_ms, loaded_ms) if loaded_ms - read_ms >= window_ms else (read_ms,)
+    far_ms = sorted({time_ms for time_ms in loaded_ms if time_ms - read_ms >= window_ms})
     slots_ms: list[Times] = []
-    for start_ms in starts:
+    for start_ms in (read_ms, *far_ms):
         first = slot_times(due_ms, read_ms, start_ms, window_ms)
         slots_ms += [first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))]
     return tuple(slots_ms)

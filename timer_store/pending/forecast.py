@@ -88,10 +88,11 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
 
 
 def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | None:
-    log, position = timers.units.log, timers.position
-    numbers = np.array(
-        [span.from_ms, span.width_ms, timers.config.precision_ms, position.staged_ms], np.int64
-    )
+    log, position, precision_ms = timers.units.log, timers.position, timers.config.precision_ms
+    # While a slot is being rolled, its timers with two units are not known: all count in the slot.
+    first_ms = position.staged_ms + (precision_ms if timers.dequeue.is_rolling else 0)
+    last = position.part or (-1, -1)
+    numbers = np.array([span.from_ms, span.width_ms, precision_ms, first_ms, *last], np.int64)
     skip, left = timers.settled_timers.offsets, SCAN_UNITS
     for file in list(log.files):
         start, file_end = max(pos, file.unrolled_end), log.end_in(file)

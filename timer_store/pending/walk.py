@@ -29,7 +29,7 @@ from duemq_common.text import java_hash
 from timer_store import layout
 from timer_store.kernels import listing as kernels
 from timer_store.layout import Mask, Offsets, Rows
-from timer_store.log.chain_check import chain_error, check_slots
+from timer_store.log.chain_check import chain_error, check_slots, is_pending
 from timer_store.pending.listed_rows import (
     LISTED,
     first_rows,
@@ -264,7 +264,8 @@ class Walk:
                 self.damage.append(str(part.broken))
             if not part.complete:
                 ends.append((int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])))
-            pieces.append(listed_rows(part.rows, staged=False))
+            timers = part.rows[is_pending(part.rows)]  # not the markers that roll
+            pieces.append(listed_rows(timers, staged=False))
             pieces[-1]["slot_ms"] = slot_ms
         rows = np.concatenate(pieces)
         if ends:  # the slot that was read the least far limits the part

@@ -56,7 +56,8 @@ class Replica:
     def promoted(self) -> TimerRig:
         """Close the store; return the new master, opened."""
         self.store.__exit__(None, None, None)
-        return TimerRig(self.root, self._master.clock).open()
+        window_slots = self._master.config.roll_window_slots
+        return TimerRig(self.root, self._master.clock, roll_window_slots=window_slots).open()
 
 
 @pytest.fixture
@@ -133,6 +134,29 @@ def test_without_a_checkpoint_a_promotion_rebuilds(master: TimerRig, tmp_path: P
     master.kill()
     new = replica.promoted()
     assert any("rebuilt from the commit log: no checkpoint" in text for text in new.notices)
+    new.close()
+
+
+def test_a_replica_rolls_timers_as_time_passes(tmp_path: Path) -> None:
+    master = TimerRig(tmp_path / "master", roll_window_slots=10).open()
+    replica = Replica(tmp_path / "replica", master)
+    due_ms = master.clock.now_ms() + 300 * SECOND_MS + 500
+    for _ in range(40):
+        put(master, 1, 2)
+        master.put(due_ms, body=b"far")
+        master.advance(5 * SECOND_MS)
+        replica.copy()
+        assert replica.refresh()
+    position, bodies = master.timers.position, master.bodies()
+    master.kill()
+    new = replica.promoted()
+    assert not any("rebuilt" in text for text in new.notices)
+    assert position.read_ms - new.timers.position.read_ms <= 5 * SECOND_MS
+    assert new.timers.dequeue.rolled <= 40
+    assert new.bodies() == bodies
+    new.advance(102 * SECOND_MS)
+    assert new.bodies() == [*bodies, *[b"far"] * 40]
+    assert new.timers.state.rebuilds == 0
     new.close()
 
 

@@ -200,3 +200,27 @@ def test_a_small_slot_is_read_in_the_thread_if_its_units_are_old(
     rig.work()
     assert len(rig.timers.stage) == 5
     assert prefetched == (offsets.tolist() if old else [])
+
+
+@pytest.mark.parametrize("config", [{}, {"stage_records_max": 4}])
+def test_a_timer_that_is_due_before_the_slot_being_read_is_on_time(rig: PooledRig) -> None:
+    """After the clock was set back, it is put into the next slot, which a thread reads."""
+    first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
+    due = [first_ms + 10 * n for n in range(1, 21)]
+    put(rig, due)
+    rig.clock.set_ms(first_ms - rig.config.stage_lead_ms)
+    rig.work()
+    assert rig.timers.position.staged_ms == first_ms
+    assert not rig.pool.submitted
+    rig.clock.step(-10 * SECOND_MS)
+    early_ms = rig.clock.now_ms() + 500
+    put(rig, [early_ms])
+    rig.work()
+    assert rig.pool.submitted
+    rig.pool.run()
+    rig.advance(500)
+    assert [int(body) for body in rig.bodies()] == [early_ms]
+    while rig.timers.counts.total:
+        rig.pool.run()
+        rig.advance(10)
+    assert [record.store_ms for record in rig.delivered()] == [early_ms, *due]

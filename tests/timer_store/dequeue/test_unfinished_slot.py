@@ -14,7 +14,7 @@ from tests.support.extended import one_in
 from tests.support.inline_loop import run_inline
 from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, pending_unit_records
 
-NO_PLACES = np.empty(0, np.int64)
+NO_UNITS = np.empty((2, 0), np.int64)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_kill_while_timers_rolled_needs_no_rebuild(
     rig.advance(after_ms)
     if end == "between":  # the two checkpoints at the end
         with monkeypatch.context() as patch:
-            patch.setattr(rig.timers.dequeue, "take_rolled_positions", lambda: NO_PLACES)
+            patch.setattr(rig.timers.dequeue, "take_rolled_units", lambda: NO_UNITS)
             assert run_inline(rig.keeper.persist_last())
     else:
         assert rig.persist()

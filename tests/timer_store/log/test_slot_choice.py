@@ -44,7 +44,7 @@ def test_a_unit_is_found_from_its_due_time(
     """While the read time has not passed the slot it was put into."""
     slot_ms = slot_of(due_ms, read_ms, read_ms + staged * SECOND)
     now_ms = min(read_ms + later * SECOND, slot_ms - slot_ms % SECOND)
-    found = candidates(np.array([due_ms]), max(now_ms, read_ms), 0, WINDOW)
+    found = candidates(np.array([due_ms]), max(now_ms, read_ms), (0, -1), WINDOW)
     if due_ms - 1 >= read_ms:
         assert slot_ms // SECOND in [int(at[0]) // SECOND for at in found]
 
@@ -64,16 +64,19 @@ def test_a_slot_is_before_the_due_time_and_inside_the_window(
     due_ms=st.integers(1, 500_000),
     read=st.integers(0, 100),
     loaded=st.integers(0, 100),
+    before=st.integers(0, 100),
 )
 def test_a_unit_is_found_although_slots_are_loaded_far_ahead(
-    due_ms: int, read: int, loaded: int
+    due_ms: int, read: int, loaded: int, before: int
 ) -> None:
     """A timer that is rolled with the loaded slots, or waits in its own slot to be delivered.
 
-    The slot after the loaded ones may be rolled in part.
+    The slot after the loaded ones may be rolled in part. The last run has loaded others.
     """
-    read_ms, loaded_ms = read * SECOND, (read + loaded) * SECOND
+    read_ms = read * SECOND
+    loaded_ms = (read + loaded) * SECOND, (read + before) * SECOND
     found = candidates(np.array([due_ms]), read_ms, loaded_ms, WINDOW)
-    for start_ms in (loaded_ms, loaded_ms + SECOND):
-        assert slot_of(due_ms, read_ms, start_ms) in [int(at[0]) for at in found]
-    assert len(found) == (4 if loaded_ms - read_ms >= WINDOW else 2)
+    for end_ms in loaded_ms:
+        for start_ms in (end_ms, end_ms + SECOND):
+            assert slot_of(due_ms, read_ms, start_ms) in [int(at[0]) for at in found]
+    assert len(found) == 2 + 2 * sum(each - read_ms >= WINDOW for each in set(loaded_ms))

@@ -77,6 +77,18 @@ def test_a_slot_staged_in_parts(tmp_path: Path) -> None:
     rig.close()
 
 
+def test_a_slot_that_is_rolled_in_parts(tmp_path: Path) -> None:
+    rig = TimerRig(tmp_path, roll_window_slots=120, stage_records_max=1_024).open()
+    start_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
+    due_ms = [start_ms + 1 + n % 900 + (120_000 if n >= 600 else 0) for n in range(1_800)]
+    rig.put_many([(due, "T", 0, b"") for due in due_ms])
+    rig.advance(start_ms - 500 - rig.clock.now_ms())
+    assert rig.timers.dequeue.rolled == 424
+    span = Span(start_ms - 1_000, 1_000, 200)
+    assert whole(rig, span) == naive(due_ms, span)
+    rig.close()
+
+
 def test_bin_of() -> None:
     for time_ms in range(-20, 60):
         reported = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
@@ -96,11 +108,14 @@ def test_the_scan_equals_the_naive_count() -> None:
         units["phys_offset"] = choose.integers(0, 50, units.size)
         units["due_ms"] = choose.integers(-1, 40_000, units.size)
         skip = np.unique(choose.integers(0, 50, 10))
-        numbers = np.array([4_000, 2_000, 1_000, 3_000], np.int64)
+        last = (int(choose.integers(0, 20_000)), 25) if choose.random() < 0.5 else (-1, -1)
+        numbers = np.array([4_000, 2_000, 1_000, 3_000, *last], np.int64)
         bins, expected = np.zeros(12, np.int64), np.zeros(12, np.int64)
         for unit in units:
             slot_ms = (int(unit["write_ms"]) + int(unit["delay_ms"])) // 1_000 * 1_000
             rolls = unit["magic"] == MAGIC_ROLL and unit["due_ms"] > 0 and slot_ms >= 3_000
+            key = int(unit["due_ms"]), int(unit["phys_offset"])
+            rolls = rolls and (slot_ms > 3_000 or key > last)
             if rolls and unit["phys_offset"] not in skip:
                 expected[bin_of(slot_ms, 4_000, 2_000, 12)] -= 1
                 expected[bin_of(int(unit["due_ms"]) - 1, 4_000, 2_000, 12)] += 1

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from delayed_delivery.pending import Verdict
 from tests.support.timer_rig import TimerRig
 from timer_store.pending import walk
-from timer_store.pending.decisions import NOWHERE
 from timer_store.pending.listing import list_timers
 from timer_store.pending.walk import LONG_MAX, Cursor, Query
 
@@ -59,11 +59,8 @@ class ListedTimers:
 
     def cancel(self, choose: random.Random) -> None:
         offsets = np.array(sorted(n for n in self.pending if choose.random() < 0.1), np.int64)
-        decisions = self.rig.timers.decisions
-        rows = self.rig.timers.records.read(offsets)
-        locations = decisions.locate(rows)
-        assert (locations != NOWHERE).all()
-        decisions.settle(rows, locations)
+        decided = self.rig.timers.decisions.cancel(offsets)
+        assert (decided.verdicts == Verdict.DONE).all()
         for offset in offsets.tolist():
             del self.pending[offset]
 
