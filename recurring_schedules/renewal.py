@@ -74,7 +74,7 @@ class DefinitionRenewal:
             return []
         retention, rows = self._store.retention, self._table.filled
         self._until = max(retention.expired_files().until, retention.files_to_free().until)
-        others = retention.first_pinned(but=PLUGIN)
+        others = retention.first_pinned(but=[PLUGIN])
         if isinstance(others, Unknown):
             return []
         if others is not None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from delayed_delivery.pending import Offsets, PendingMessages, Verdict
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.clock import Clock
-from duemq_common.errors import RequestError
+from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from recurring_schedules import journal
@@ -34,7 +34,7 @@ from recurring_schedules.definition import (
 )
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
-from recurring_schedules.names import TIMER_TOPIC
+from recurring_schedules.names import MANUAL, SCHEDULE_NAME, TIMER_TOPIC, occurrence_key
 from recurring_schedules.occurrences import check_fires, next_after
 from recurring_schedules.planner import Planner
 from recurring_schedules.table import ScheduleTable
@@ -179,18 +179,40 @@ class ScheduleRequests:
         """Append the record of a pause or deletion, then cancel the pending occurrence."""
         record = self._existing(request)
         while record.state != state:
-            offsets = np.array([record.pending_offset], np.int64)
-            pending = await self._pending.by_offset(offsets[offsets >= 0])
+            offsets = await self._pending_offsets(record)
             if self._existing(request) != record:  # it has changed meanwhile
                 record = self._existing(request)
                 continue
-            withdrawn_ms = record.planned_ms if pending.offsets.size else record.withdrawn_ms
+            withdrawn_ms = record.planned_ms if offsets.size else record.withdrawn_ms
             changed = self._changed(record, request, state, withdrawn_ms=withdrawn_ms)
             journal.append(self._store, changed, changed.changed_ms)
-            if pending.offsets.size:
-                self._cancel(changed, pending.offsets)
+            if offsets.size:
+                self._cancel(changed, offsets)
             return _progress(changed)
         return _progress(record)
+
+    async def _pending_offsets(self, record: ScheduleRecord) -> Offsets:
+        """Return the log offset of the pending occurrence, also if it has a newer record.
+
+        Retention may have removed the record that the schedule knows: a compaction has copied it.
+        """
+        offset = record.pending_offset
+        if offset < 0 or offset >= self._store.min_offset:
+            offsets = np.array([offset] if offset >= 0 else [], np.int64)
+            return (await self._pending.by_offset(offsets)).offsets
+        name = record.definition.name
+        key = occurrence_key(name, record.planned_ms)
+        pending = await self._pending.by_key(record.definition.topic, [key], unique=True)
+        is_own = [self._schedule_of(each) == name for each in pending.offsets.tolist()]
+        return pending.offsets[np.array(is_own, np.bool_)]
+
+    def _schedule_of(self, offset: int) -> str:
+        """Return the schedule of an occurrence, empty for another message with its key."""
+        try:
+            properties = self._store.read_record(offset).properties
+        except RecordUnreadable:
+            return ""
+        return "" if MANUAL in properties else str(properties.get(SCHEDULE_NAME, ""))
 
     def _cancel(self, record: ScheduleRecord, offsets: Offsets) -> None:
         """Cancel the occurrence that a record withdraws; correct the record if it was delivered."""
@@ -249,10 +271,9 @@ class ScheduleRequests:
     async def finish_withdrawals(self) -> None:
         """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
         for record in self._table.withdrawn.values():
-            offsets = np.array([record.pending_offset], np.int64)
-            pending = await self._pending.by_offset(offsets)
-            if pending.offsets.size:
-                self._cancel(record, pending.offsets)
+            offsets = await self._pending_offsets(record)
+            if offsets.size:
+                self._cancel(record, offsets)
         self._table.withdrawn.clear()
 
     # -- occurrences on request ---------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -141,13 +141,14 @@ class Retention:
         """Add a pin: a function that returns the first log offset that its owner needs."""
         self._pins.append((owner, pin))
 
-    def first_pinned(self, *, but: str | None = None) -> FirstPending:
+    def first_pinned(self, *, but: Collection[str] = ()) -> FirstPending:
         """Return the lowest needed log offset, None if no offset is needed, or `UNKNOWN`.
 
         Args:
-            but: Owner whose pins are ignored.
+            but: Owners whose pins are ignored.
         """
-        return first_pending(self._query(owner, pin) for owner, pin in self._pins if owner != but)
+        pins = [(owner, pin) for owner, pin in self._pins if owner not in but]
+        return first_pending(self._query(owner, pin) for owner, pin in pins)
 
     def _query(self, owner: str, pin: Pin) -> FirstPending:
         """Query a pin; return its offset, `UNKNOWN` if the pin raises."""

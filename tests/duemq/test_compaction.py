@@ -39,7 +39,7 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
                 await client.send("T", b"x" * 20_000)
             retention = broker.store.retention
             assert retention.first_pinned() == 0
-            assert retention.first_pinned(but=PIN_OWNER) is None
+            assert retention.first_pinned(but=[PIN_OWNER]) is None
             for file in broker.store.log.files[:-1]:
                 os.utime(file.path, (0, 0))
             response = await client.call(COMPACT_TIMERS, body=b"{}")

@@ -160,3 +160,31 @@ def test_a_store_without_schedules_has_no_stored_pin(rig: ScheduleRig) -> None:
     rig.open()
     assert stored_pin(rig.store) is None
     rig.close()
+
+
+@pytest.mark.parametrize("action", ["pause", "delete"])
+def test_a_definition_and_its_occurrence_do_not_keep_the_file_of_each_other(
+    tmp_path: Path, disk: FullDisk, action: str
+) -> None:
+    """A compaction copies the occurrence, which the schedule cancels nevertheless."""
+    rig, day_ms = RetainedRig(tmp_path), 86_400_000
+    rig.open()
+    rig.create("a", every_ms=2 * day_ms)
+    rig.fill()
+    disk.percent = FORCED_PERCENT
+    assert rig.timers.compaction.begin_if_needed()
+    while rig.timers.compaction.running:
+        rig.clock.advance(10)
+        rig.work()
+    assert rig.persist()
+    rig.renew()
+    assert rig.clean() == 3
+    disk.percent = 50.0
+    assert rig.table.rows["pending"][0] < rig.store.min_offset
+    rig.call(action, "a")
+    assert rig.timers.counts.total == 0
+    rig.kill()
+    rig.open()
+    rig.run_to(MONDAY_MS + 5 * day_ms)
+    assert rig.planned("a") == []
+    rig.kill()

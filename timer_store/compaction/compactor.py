@@ -31,6 +31,7 @@ from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 PIN_OWNER = "timer_store"  # name of the timers' pin in retention
+RENEWING_OWNER = "recurring_schedules"  # it copies its records once no other pin keeps their file
 COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # per piece; a single record may exceed it
 PAUSE_MS = 5  # between two pieces
 RETRY_MS = 1_000  # pause while compaction is blocked
@@ -161,13 +162,13 @@ class Compaction:
     def span(self, removal: Removal) -> tuple[int, int, str]:
         """Return (first, end) log offsets of the candidate files, and the reason for the limit.
 
-        Files that another plugin pins are not candidates.
+        Files that another plugin pins are not candidates, unless only definitions of schedules do.
         """
         state, file_bytes = self._state, self._state.store.config.commitlog_file_bytes
         first = state.counts.first_file
         if first is None or first >= removal.until or self._free_bytes >= removal.bytes:
             return removal.until, removal.until, ""
-        others = state.store.retention.first_pinned(but=PIN_OWNER)
+        others = state.store.retention.first_pinned(but=[PIN_OWNER, RENEWING_OWNER])
         if isinstance(others, Unknown):
             return (
                 removal.until,

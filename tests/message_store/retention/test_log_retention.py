@@ -105,7 +105,7 @@ def test_a_pins_owner_is_not_asked(tmp_path: Path) -> None:
         s.retention.add_pin(lambda: 7, owner="b")
         s.retention.add_pin(lambda: None)
         assert s.retention.first_pinned() == 5
-        assert s.retention.first_pinned(but="a") == 7
+        assert s.retention.first_pinned(but=["a"]) == 7
 
 
 @pytest.mark.finding("A1")
