@@ -67,6 +67,17 @@ def test_a_drained_message_is_delivered_as_by_its_level(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_a_level_is_empty_after_its_last_message(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    fill(rig, 20, (4,))
+    assert (rig.drain.is_empty(3), rig.drain.is_empty(4)) == (True, False)
+    assert [rig.drain.step(4, 19).moved for _ in range(2)] == [19, 1]
+    assert rig.drain.is_empty(4)
+    last = rig.drain.step(4, 19)
+    assert (last.moved, last.blocked_by) == (0, "")
+    rig.close()
+
+
 def test_both_services_know_the_owners_after_a_kill(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 100, (4,))
