@@ -140,16 +140,14 @@ def _seal(units: int, sums: int) -> None:
     """
     first = number = max(os.fstat(sums).st_size // SUM.size - 1, 0)
     last = os.pread(sums, SUM.size, first * SUM.size)
-    block = os.pread(units, BLOCK_BYTES, first * BLOCK_BYTES)
-    if len(last) == SUM.size and not _matches(block, *SUM.unpack(last)):
-        return  # the disk has changed it: it must not get a new checksum
     entries = bytearray()
-    while entry := _entry(block):
+    while entry := _entry(block := os.pread(units, BLOCK_BYTES, number * BLOCK_BYTES)):
+        if number == first and len(last) == SUM.size and not _matches(block, *SUM.unpack(last)):
+            return  # the disk has changed it: it must not get a new checksum
         entries += entry
+        number += 1
         if _unit_count(block) < BLOCK_UNITS:
             break
-        number += 1
-        block = os.pread(units, BLOCK_BYTES, number * BLOCK_BYTES)
     os.pwrite(sums, entries, first * SUM.size)
 
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from os import unlink
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -86,8 +84,8 @@ def _collected(batches: Batches) -> pa.Table | None:
 
 
 def _spilled(first: list[pa.RecordBatch], batches: Batches) -> pa.Table:
-    with NamedTemporaryFile(prefix="duemq-audit-", delete=False) as file:
-        try:
+    try:
+        with NamedTemporaryFile(prefix="duemq-audit-") as file:
             with pa.ipc.new_stream(file, first[0].schema) as writer:
                 while first:
                     writer.write_batch(first.pop(0))
@@ -95,9 +93,6 @@ def _spilled(first: list[pa.RecordBatch], batches: Batches) -> pa.Table:
                     writer.write_batch(batch)
             file.flush()
             return pa.ipc.open_stream(pa.memory_map(file.name)).read_all()
-        except OSError as error:
-            text = f"{error}: set TMPDIR to a directory with space for 40 bytes for each record"
-            raise OSError(f"temporary file {file.name}: {text}") from error
-        finally:
-            with suppress(OSError):
-                unlink(file.name)
+    except OSError as error:  # also of the close, which writes the rest
+        text = f"{error}: set TMPDIR to a directory with space for 40 bytes for each record"
+        raise OSError(f"temporary file in {gettempdir()}: {text}") from error

@@ -50,7 +50,7 @@ class Queue:
         return units
 
 
-@given(numbers, st.sets(st.integers(0, 450)), st.integers(3, 45), st.integers(1, 9))
+@given(numbers, st.sets(st.integers(0, 450)), st.integers(3, 41), st.integers(1, 9))
 def test_delivered_units_are_removed(
     undelivered: set[int], origins: set[int], queue_end: int, piece: int
 ) -> None:

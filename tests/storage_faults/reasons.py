@@ -38,6 +38,10 @@ UNREACHED: Final = {
     "message_store/queues/consume_queue.py unlink": AFTER_ERROR,
     "message_store/queues/lost_queues.py open": "a queue whose file cannot be written; reached "
     "when that is injected",
+    "message_store/queues/queue_sums.py open": "renews the checksum of a block that a crash or a "
+    "disk has changed; tests/message_store/queues/test_queue_sums.py",
+    "message_store/queues/queue_sums.py pwrite": "renews the checksum of a block that a crash or a "
+    "disk has changed; tests/message_store/queues/test_queue_sums.py",
     "message_store/queues/queue_sums.py unlink": "no queue file is removed; "
     "tests/message_store/queues/test_queue_sums.py",
     "message_store/recovery/checkpoint.py": AFTER_ERROR,

@@ -220,8 +220,8 @@ def test_a_topic_is_decided_on_without_newer_messages(
         sent: list[Any] = []
         search = BulkDecisions.search
 
-        async def sending(self: BulkDecisions, one: PendingSearch) -> Any:
-            async for page in search(self, one):
+        async def sending(self: BulkDecisions, one: PendingSearch, failed: Any = None) -> Any:
+            async for page in search(self, one, failed):
                 yield page
                 if not sent:
                     sent.append(await rig.remote.send("T", b"new", UNIQ_KEY="new", DELAY="7"))
