@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 
 
@@ -39,7 +40,7 @@ def replace_file(path: Path, data: bytes) -> None:
         OSError: It cannot be written; the former one remains.
     """
     temporary = path.with_suffix(".new")
-    with temporary.open("wb") as file:
+    with naming(temporary), temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -6,7 +6,7 @@ import base64
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,9 +246,9 @@ def watch(
 
     alarm_count = [0]
 
-    def show_alarms(alarms: list[dict[str, object]]) -> None:
-        alarm_count[0] += len(alarms)
+    def show_alarms(alarms: Iterable[dict[str, object]]) -> None:
         for alarm in alarms:
+            alarm_count[0] += 1
             print_json_line(alarm)
 
     with could_not_run(subject="the watch"):

@@ -32,7 +32,7 @@ WHOLE: Final = frozenset(
 """Roles of records that make the audit examine every message of a store."""
 KEPT: Final = ("ok", "pending", "removed")
 EXACT_BITS: Final = 12  # lateness up to 4 s is counted by ms, more with a precision of 1 in 4096
-ROWS_MAX: Final = 100_000  # rows by lateness, and messages with findings
+FINDINGS_MAX: Final = 100_000  # maximum messages with findings that are examined one by one
 LATE_MS: Final = 1 << 60  # lateness of a delivery whose due time is unknown to the tallies
 
 
@@ -90,20 +90,16 @@ def aggregate_verdicts(survey: AuditSurvey, tallies: Tallies) -> AggregatedAudit
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
     verdicts = judge(aggregated_histories(added_up(survey, tallies)), survey.stores, survey.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
-    first = by_lateness(verdicts, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
-    rows = first.collect()
-    if len(rows) == ROWS_MAX:  # many findings: examine every message
+    rows = by_lateness(verdicts, other).persist()
+    keys = rows.where(F.col("key").isNotNull()).select("key")
+    count = keys.count()
+    if count > FINDINGS_MAX:  # examine every message
+        rows.unpersist()
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
-    kept = [row for row in rows if row["key"] is None]
-    keys = [(row["key"],) for row in rows if row["key"] is not None]
-    if not keys:
-        if survey.events is None:
-            return AggregatedAudit(kept, None)
-        return AggregatedAudit(
-            kept, survey.verdicts(survey.histories(survey.plain.limit(0)), ids=False)
-        )
-    some = survey.plain.sparkSession.createDataFrame(keys, "key bigint")
-    plain = survey.plain.join(F.broadcast(some), "key")
+    kept = rows.where(F.col("key").isNull()).collect()  # at most one row for each lateness
+    if not count and survey.events is None:
+        return AggregatedAudit(kept, None)
+    plain = survey.plain.join(F.broadcast(keys), "key") if count else survey.plain.limit(0)
     return AggregatedAudit(kept, survey.verdicts(survey.histories(plain), ids=False))
 
 

@@ -15,6 +15,7 @@ from spark_reconciliation.scan.tables import TIME_MIN
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 MS_MAX: Final = 10**18
+BROADCAST_MAX: Final = 1_000_000  # maximum rows that every task has in memory, and the driver
 
 
 def key_of(offset: str) -> Column:
@@ -23,7 +24,7 @@ def key_of(offset: str) -> Column:
 
 
 def unit_events(units: DataFrame, plain: DataFrame) -> DataFrame:
-    """Return units with the key of the message whose record or delivery they name."""
+    """Return units with the key of the message whose record or delivery they name; an action."""
     own = units.where(F.col("damage").isNull()).select(
         key_of("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
     )
@@ -33,7 +34,12 @@ def unit_events(units: DataFrame, plain: DataFrame) -> DataFrame:
     sent = plain.where(F.col("role") == Role.DELIVERY).select(
         "key", "at", store.bitwiseOR(F.col("at")).alias("place")
     )
-    return own.unionByName(sent.join(F.broadcast(places), "place").select("key", "role", "at"))
+    return own.unionByName(sent.join(broadcast_if_few(places), "place").select("key", "role", "at"))
+
+
+def broadcast_if_few(rows: DataFrame) -> DataFrame:
+    """Return rows for a join that sends them to each task, if these can have them; an action."""
+    return F.broadcast(rows) if rows.count() <= BROADCAST_MAX else rows
 
 
 def origin() -> Column:

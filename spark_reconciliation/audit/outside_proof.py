@@ -111,15 +111,15 @@ def producer_proof(
         F.array_sort(F.collect_set("time_ms")).alias("promised")
     )
     topics = sent.frame.select("topic").distinct()
-    names = [row["topic"] for row in topics.limit(TOPICS_MAX + 1).collect()]
-    plain = lookup(names if len(names) <= TOPICS_MAX else []).distinct()
+    names = _few_names(topics)
+    plain = lookup(names).distinct()
     plain = plain.withColumn("is_plain", F.lit(True))
     both = promised.join(_by_name(messages), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
     count = {name: F.coalesce(F.size(name), F.lit(0)) for name in ("promised", "accepted")}
     named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
     earlier = messages.where(F.col("store_ms") < read_ms)
-    strangers = earlier.join(named, ["store", "root"], "left_anti").join(topics, "topic")
+    strangers = _of_topics(earlier.join(named, ["store", "root"], "left_anti"), topics, names)
     strangers = strangers.select("topic", "name").distinct()
     both = both.join(strangers.withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left")
     in_range = F.col("is_stranger").isNotNull()
@@ -168,8 +168,8 @@ def consumer_proof(
         F.count("*").alias("received"), F.min("time_ms").alias("received_ms")
     )
     delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()))
-    topics = F.broadcast(received.frame.select("topic").distinct())
-    delivered = delivered.join(topics, "topic")
+    topics = received.frame.select("topic").distinct()
+    delivered = _of_topics(delivered, topics, _few_names(topics))
     both = delivered.join(receipts, ["topic", "name"], "full")
     promised_ms = F.col("due_ms")
     if sent is not None:
@@ -197,6 +197,17 @@ def consumer_proof(
         (F.col("received_ms") - promised_ms).alias("late_ms"),
         outcome.alias("outcome"),
     )
+
+
+def _few_names(topics: DataFrame) -> list[str]:
+    """Return the names of topics; none if they are more than TOPICS_MAX. An action."""
+    names = [row["topic"] for row in topics.limit(TOPICS_MAX + 1).collect()]
+    return names if len(names) <= TOPICS_MAX else []
+
+
+def _of_topics(rows: DataFrame, topics: DataFrame, names: list[str]) -> DataFrame:
+    """Return the rows of topics. A join by topic is slow if one of them has most of the rows."""
+    return rows.where(F.col("topic").isin(*names)) if names else rows.join(topics, "topic")
 
 
 def _by_name(messages: DataFrame) -> DataFrame:

@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Final
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.chains import find_roots
 from spark_reconciliation.audit.histories import whole_histories
-from spark_reconciliation.audit.keyed_events import key_of, keyed, unit_events, with_origin
+from spark_reconciliation.audit.keyed_events import (
+    BROADCAST_MAX,
+    key_of,
+    keyed,
+    unit_events,
+    with_origin,
+)
 from spark_reconciliation.audit.origins import with_origins
 from spark_reconciliation.audit.plain_histories import plain_message_histories
 from spark_reconciliation.audit.pointers import POINTER
@@ -123,7 +129,6 @@ COMPLETE_HISTORY_ROLES: Final = frozenset(
     {*range(RARE, Role.TOPIC), Role.UNIT, Role.REMOVED_PENDING}
 )
 """Roles of records that make the audit examine the complete history of a message."""
-BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns the named columns of `messages`, of the given roles."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from duemq_common.disk_errors import naming
 from spark_reconciliation.arrays import Mask, Numbers
 from spark_reconciliation.audit.plain_sums import BucketRows
 from spark_reconciliation.audit.tally import (
@@ -78,7 +80,8 @@ class ColumnFile:
             order = np.argsort(columns[0])
             columns = [column[order] for column in columns]
         arrays = [pa.array(column) for column in columns]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        with naming(self._path):
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
         self._waiting, self._rows = [], 0
 
     def close(self) -> int:
@@ -88,16 +91,18 @@ class ColumnFile:
             OSError: The file cannot be written.
         """
         self._flush()
-        self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        with naming(self._path):
+            self._writer.close()
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
         crc = crc_of(self._path)
         assert crc is not None
         return crc
 
     def abandon(self) -> None:
         """Remove the file."""
-        self._writer.close()
+        with suppress(OSError):  # the disk is full
+            self._writer.close()
         self._path.unlink(missing_ok=True)
 
 

@@ -16,7 +16,7 @@ in the batch. With `tickMs` (see `stream`) there are batches without new records
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -65,7 +65,7 @@ class Watch:
 
     Args:
         home: Folder for checkpoint, state and alarms.
-        report: Called with the alarms of a batch after they are written.
+        report: Called with the alarms of a batch after they are written, in order.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watch:
         home: Path,
         config: WatchConfig,
         clock: Clock,
-        report: Callable[[list[Alarm]], None] = lambda alarms: None,
+        report: Callable[[Iterable[Alarm]], None] = lambda alarms: None,
     ) -> None:
         self._spark, self._home, self._config, self._clock = spark, home, config, clock
         self._report = report
@@ -127,8 +127,8 @@ class Watch:
             path
         )
         self._write_state(number, rows, verdicts, findings, as_of_ms)
-        alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
-        self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
+        alarms = self._spark.read.parquet(path).orderBy("store", "root")
+        self._report(row.asDict() for row in alarms.toLocalIterator())
         self._looked_ms = self._clock.now_ms()  # the next batch ends later
         for frame in (verdicts, rows):
             frame.unpersist()

@@ -10,8 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 from spark_reconciliation.local.column import SqlColumn, column_of, columns_of, quoted
 from spark_reconciliation.local.parquet_folders import ParquetFolders
 from spark_reconciliation.local.streams import Batches, Change, StreamedRows, split
+from spark_reconciliation.local.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -365,8 +364,8 @@ class LocalSession:
         self._connection = duckdb.connect(config={"threads": self.threads})
         for name, value in SETTINGS.items():
             self._connection.execute(f"SET {name} = '{value}'")
-        folder = Path(gettempdir()) / f"duemq-audit-{os.getpid()}"  # created when it is needed
-        self._connection.execute("SET temp_directory = ?", [str(folder)])
+        self._folder = TemporaryFolder()
+        self._connection.execute("SET temp_directory = ?", [str(self._folder.path)])
 
     def createDataFrame(self, rows: Sequence[Sequence[object]], schema: str) -> DataFrame:
         """Return rows as a frame."""
@@ -420,3 +419,4 @@ class LocalSession:
         """Close the database."""
         self._open = False
         self._connection.close()
+        self._folder.remove()

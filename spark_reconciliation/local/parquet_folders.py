@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 
 from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 DONE_FILE = "_SUCCESS"
 UNFINISHED = "_temporary"
@@ -25,30 +32,48 @@ class ParquetFolders:
         return ParquetFolders(self._load, names)
 
     def parquet(self, path: str) -> None:
-        """Write the rows; they are visible once all are written. DONE_FILE is the last file.
+        """Write the rows. On a local disk all become visible at once; in an object store, DONE_FILE
+        is the last file.
 
         Raises:
             UsageError: There are files at the path.
             OSError: The disk is full, or cannot be written.
         """
         import fsspec
-        from pyarrow import parquet
+        from fsspec.implementations.local import LocalFileSystem
 
         system, folder = fsspec.core.url_to_fs(path)
         if system.find(folder):
             raise UsageError(f"{path} exists: name a new directory")
-        rows, unfinished = self._load(), f"{folder}/{UNFINISHED}"
-        name = f"part-{{i}}-{uuid4()}.parquet"
-        try:
+        rows = self._load()
+        if isinstance(system, LocalFileSystem):
             with naming(path):
-                parquet.write_to_dataset(
-                    rows, unfinished, self._names or None, basename_template=name, filesystem=system
-                )
-        except OSError:
-            system.rm(folder, recursive=True)
-            raise
+                self._write_at_once(rows, Path(folder), system)
+            return
+        unfinished = f"{folder}/{UNFINISHED}"
+        self._write(rows, unfinished, system)
         for written in system.ls(unfinished, detail=False):
             system.mv(written, f"{folder}/{written.rpartition('/')[2]}", recursive=True)
         system.rm(unfinished, recursive=True)
         with system.open(f"{folder}/{DONE_FILE}", "wb"):
             pass
+
+    def _write_at_once(self, rows: pa.Table, folder: Path, system: AbstractFileSystem) -> None:
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a killed run
+        try:
+            unfinished.mkdir(parents=True)
+            self._write(rows, str(unfinished), system)
+            (unfinished / DONE_FILE).touch()
+            os.replace(unfinished, folder)
+        except OSError:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+    def _write(self, rows: pa.Table, folder: str, system: AbstractFileSystem) -> None:
+        from pyarrow import parquet
+
+        name = f"part-{{i}}-{uuid4()}.parquet"
+        parquet.write_to_dataset(
+            rows, folder, self._names or None, basename_template=name, filesystem=system
+        )

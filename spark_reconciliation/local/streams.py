@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from tempfile import NamedTemporaryFile, gettempdir
+from tempfile import TemporaryFile
 from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import compute
+
+from spark_reconciliation.local.temporary_folder import naming_folder
 
 READ_AHEAD: Final = 2
 SPILL_BYTES: Final = 256 << 20
@@ -72,7 +74,7 @@ def split(batches: Batches, key: str, count: int, change: Change, threads: int) 
 
 
 def _collected(batches: Batches) -> pa.Table | None:
-    """Return rows as a table, mapped from a deleted temporary file if they are many."""
+    """Return rows as a table, mapped from a temporary file without a name if they are many."""
     first: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -84,15 +86,11 @@ def _collected(batches: Batches) -> pa.Table | None:
 
 
 def _spilled(first: list[pa.RecordBatch], batches: Batches) -> pa.Table:
-    try:
-        with NamedTemporaryFile(prefix="duemq-audit-") as file:
-            with pa.ipc.new_stream(file, first[0].schema) as writer:
-                while first:
-                    writer.write_batch(first.pop(0))
-                for batch in batches:
-                    writer.write_batch(batch)
-            file.flush()
-            return pa.ipc.open_stream(pa.memory_map(file.name)).read_all()
-    except OSError as error:  # also of the close, which writes the rest
-        text = f"{error}: set TMPDIR to a directory with space for 40 bytes for each record"
-        raise OSError(f"temporary file in {gettempdir()}: {text}") from error
+    with naming_folder(), TemporaryFile() as file:  # its close writes the rest
+        with pa.ipc.new_stream(file, first[0].schema) as writer:
+            while first:
+                writer.write_batch(first.pop(0))
+            for batch in batches:
+                writer.write_batch(batch)
+        file.flush()
+        return pa.ipc.open_stream(pa.memory_map(f"/dev/fd/{file.fileno()}")).read_all()

@@ -66,9 +66,11 @@ class StorePart:
     counted: Numbers = field(default_factory=NOTHING.copy)
 
     def is_inspected(self, segment: ScanSegment) -> bool:
-        """Return whether a piece of the log is searched for damage and clock steps."""
+        """Return whether a piece of the log is searched for damage and clock steps: also the one
+        before `start`, whose last record may have had none after it.
+        """
         first, end = segment.base + segment.start, segment.base + segment.end
-        return end > self.start or any(first <= offset <= end for offset in self.inspected)
+        return end >= self.start or any(first <= offset <= end for offset in self.inspected)
 
     def pointed(self, root: Root, plan: LogPlan) -> Iterator[tuple[ScanSegment, Numbers]]:
         """Yield the log files with earlier records that are read again, and their log offsets."""

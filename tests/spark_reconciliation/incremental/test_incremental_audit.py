@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from duemq_common.errors import UsageError
@@ -191,6 +192,28 @@ def test_a_clock_that_was_set_back(rig: AuditedRig, state: Path, audit: Audit) -
         assert not audit(rig.root, state).full_because
         rig.send(1)
         rig.advance(4)
+
+
+def test_a_clock_that_was_set_back_at_the_end_of_a_log_file(
+    rig: AuditedRig, state: Path, audit: Audit, session: LocalSession
+) -> None:
+    """The record before the step is in a file that was read completely."""
+    end = grown(rig).rig.store.max_offset
+    rig.rig.close()
+    log, left = Log(rig.root, LOG_FILE_BYTES), LOG_FILE_BYTES - end % LOG_FILE_BYTES
+    blank = np.array([(left, layout.MAGIC_BLANK)], layout.BLANK_RECORD)
+    log.at(end)[: blank.nbytes] = blank.view(np.uint8)
+    log.close()
+    audit(rig.root, state)
+    assert read_state(state).end == end + left
+    rig.open()
+    rig.rig.clock.set_ms(rig.rig.clock.now_ms() - 5_000)
+    for number in range(12):
+        rig.send(number)
+    rig.restart(0)
+    assert not audit(rig.root, state).full_because
+    [step] = full_audit(session, rig.root, CONFIG).clock
+    assert step["phys_offset"] == end + left
 
 
 # -- full audits --------------------------------------------------------------------------------
