@@ -16,7 +16,7 @@ import httpx
 from duemq.client import Admin, Message, Producer, PullConsumer
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.message import ReceivedMessage
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Response
 from tests.support.accounts import KEYS, ROOT
 from tests.support.child_process import Child

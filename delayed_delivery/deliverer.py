@@ -16,13 +16,9 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from delayed_delivery.outcome import NOT_PUT, Outcome
-from delayed_delivery.quarantine import (
-    MESSAGE_ILLEGAL,
-    Reason,
-    Undeliverable,
-    put_quarantined,
-)
+from delayed_delivery.quarantine import Reason, Undeliverable, put_quarantined
 from delayed_delivery.redirected import NoTarget
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
@@ -91,7 +87,7 @@ class SingleDeliverer(Generic[Unit]):
             if not row["status"]:
                 outcome.record(int(row["store_ms"]), int(row["topic_index"]))
                 return
-            if row["status"] != MESSAGE_ILLEGAL:
+            if row["status"] != ResponseCode.MESSAGE_ILLEGAL:
                 outcome.refuse(batch, 0)
                 return
             reason = batch.remarks.get(0, "the store does not accept the message")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from duemq_common.codes import ResponseCode
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
@@ -28,7 +29,6 @@ QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_BYTES_MAX = 4_000
-MESSAGE_ILLEGAL: Final = 13  # response code of a message that the store refuses permanently
 NOT_WRITABLE: Final = "the store is not writable"
 
 
@@ -130,7 +130,7 @@ def put_quarantined(
         batch.trusted = True
         quarantine(batch, store.topics, item.with_data(data), now_ms=now_ms)
         store.put(batch)
-        if batch.rows[0]["status"] != MESSAGE_ILLEGAL:
+        if batch.rows[0]["status"] != ResponseCode.MESSAGE_ILLEGAL:
             break
     return batch.remarks.get(0, NOT_WRITABLE) if batch.rows[0]["status"] else ""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import StoreFull
 from message_store.config import SYNC_FLUSH, StoreConfig
 from message_store.descriptors import is_out_of_descriptors
@@ -46,7 +47,6 @@ from message_store.retention.log_retention import Retention
 from message_store.store_copy import refuse_linked
 from message_store.write_gate import DISK_FULL, WriteGate
 
-SERVICE_NOT_AVAILABLE = 14
 NOTHING_CONFIRMED = 1  # in the checkpoint, where 0 means that no run has required replicas
 MARK_STEP_BYTES = 1 << 20  # recovery reads less than this again
 
@@ -347,7 +347,11 @@ class MessageStore(StoreReader):
     def _refuse_all(batch: PutBatch, first: int, reason: str) -> None:
         for index in range(first, batch.count):
             if batch.rows[index]["status"] == 0:
-                batch.refuse(index, SERVICE_NOT_AVAILABLE, f"the store is not writable: {reason}")
+                batch.refuse(
+                    index,
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"the store is not writable: {reason}",
+                )
 
     @property
     def writable(self) -> bool:

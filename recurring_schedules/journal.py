@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delayed_delivery.own_records import put_own
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from recurring_schedules.definition import Definition
 from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 ACTIVE, PAUSED, DELETED = "active", "paused", "deleted"
-SERVICE_NOT_AVAILABLE: Final = 14
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,4 +85,4 @@ def append(store: MessageStore, record: ScheduleRecord, now_ms: int) -> None:
     batch = put_own(store, JOURNAL_TOPIC, JOURNAL_QUEUE, encode(record), now_ms=now_ms)
     if batch.rows[0]["status"]:
         reason = batch.remarks.get(0, "the store is not writable")
-        raise RequestError(SERVICE_NOT_AVAILABLE, reason)
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, referral_text
 from delayed_delivery.service_tasks import report_failure
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.retention.pins import UNKNOWN, FirstPending
@@ -21,11 +22,7 @@ from recurring_schedules.names import JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
 from recurring_schedules.planner import Planner
 from recurring_schedules.put_hook import ScheduleHook
 from recurring_schedules.renewal import DefinitionRenewal
-from recurring_schedules.requests import (
-    CHANGE_SCHEDULE,
-    SERVICE_NOT_AVAILABLE,
-    ScheduleRequests,
-)
+from recurring_schedules.requests import ScheduleRequests
 from recurring_schedules.stored_pin import stored_pin
 from recurring_schedules.table import ScheduleTable, read_journal
 from recurring_schedules.views import admin_views
@@ -73,7 +70,7 @@ class RecurringPlugin(PluginBase):
         return (ScheduleHook(self._topics, lambda: self._started().requests),)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {CHANGE_SCHEDULE: self._change}
+        return {RequestCode.CHANGE_SCHEDULE: self._change}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return admin_views(self._parts)
@@ -148,7 +145,7 @@ class RecurringPlugin(PluginBase):
         if self._running is None:
             master = self._host.master_address
             reason = NO_TIMERS if master is None else referral_text(master, "runs schedules")
-            raise RequestError(SERVICE_NOT_AVAILABLE, reason)
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         return self._running
 
     async def _change(self, request: Request) -> Response:

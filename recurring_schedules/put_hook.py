@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from delayed_delivery.redirected import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows, topic_of
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
 from message_store.log.batch import SCHEDULE_PREFIX
@@ -37,7 +38,7 @@ from recurring_schedules.names import (
     REQUEST_NAMES,
     UNIQUE_KEY,
 )
-from recurring_schedules.requests import MESSAGE_ILLEGAL, ScheduleRequests, already_exists
+from recurring_schedules.requests import ScheduleRequests, already_exists
 
 if TYPE_CHECKING:
     from message_store.log.batch import PutBatch
@@ -75,7 +76,9 @@ class ScheduleHook:
                 elif record.definition != definition:
                     raise InvalidDefinition(already_exists(definition.name))
             except InvalidDefinition as error:
-                batch.refuse(index, MESSAGE_ILLEGAL, f"the schedule is refused: {error}")
+                batch.refuse(
+                    index, ResponseCode.MESSAGE_ILLEGAL, f"the schedule is refused: {error}"
+                )
             except RequestError as error:
                 batch.refuse(index, error.code, f"the schedule is refused: {error.remark}")
             else:
@@ -85,7 +88,7 @@ class ScheduleHook:
     def _definition(self, batch: PutBatch, index: int) -> Definition:
         row, properties = batch.rows[index], batch.properties(index)
         if fault := forged(properties):
-            raise RequestError(MESSAGE_ILLEGAL, fault)
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, fault)
         if batch.group_end(index) != index + 1:
             raise InvalidDefinition("send it in a message of its own, not in a batch")
         definition: Definition = replace(

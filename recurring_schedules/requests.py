@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from delayed_delivery.pending import Offsets, PendingMessages, Verdict
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
@@ -43,14 +44,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-CHANGE_SCHEDULE: Final = 9_016
-SYSTEM_ERROR: Final = 1
-MESSAGE_ILLEGAL: Final = 13
-SERVICE_NOT_AVAILABLE: Final = 14
-NO_PERMISSION: Final = 16
-TOPIC_NOT_EXIST: Final = 17
-QUERY_NOT_FOUND: Final = 22
-INVALID_PARAMETER: Final = 29
 NOTE_CHARACTERS_MAX: Final = 1_000
 BACKFILL_MAX: Final = 10_000
 BACKFILL_BYTES_MAX: Final = 64 << 20
@@ -87,9 +80,11 @@ class ScheduleRequests:
         action = self._actions.get(request.fields.get("action", ""))
         if action is None:
             names = ", ".join(self._actions)
-            raise RequestError(INVALID_PARAMETER, f"the field action is one of: {names}")
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"the field action is one of: {names}"
+            )
         if self._store.refusal:
-            raise RequestError(SERVICE_NOT_AVAILABLE, self._store.refusal)
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.refusal)
         result = await action(request)
         missing = await self._store.wait_confirmed(self._store.max_offset)
         if missing:
@@ -105,7 +100,7 @@ class ScheduleRequests:
                 raise InvalidDefinition("the field topic is not the definition's topic")
             record = self.record_of(definition, self._clock.now_ms())
         except InvalidDefinition as error:
-            raise RequestError(INVALID_PARAMETER, str(error)) from None
+            raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if self._table.find(definition.name) >= 0:
             return {"created": False, **_progress(record)}
         journal.append(self._store, record, record.changed_ms)
@@ -154,17 +149,17 @@ class ScheduleRequests:
         record = self._table.record(self._store, slot)
         if record.definition.name != name:
             reason = f"the name has the same hash as {record.definition.name}: choose another one"
-            raise RequestError(INVALID_PARAMETER, reason)
+            raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
         return record
 
     def _existing(self, request: Request) -> ScheduleRecord:
         name = request.fields.get("name", "")
         record = self._find(name)
         if record is None:
-            raise RequestError(QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
         if request.fields.get("topic") != record.definition.topic:
             topic = record.definition.topic
-            raise RequestError(NO_PERMISSION, f"the field topic is not {topic}")
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the field topic is not {topic}")
         return record
 
     # -- pause, resume, delete ----------------------------------------------------------------
@@ -218,7 +213,9 @@ class ScheduleRequests:
         """Cancel the occurrence that a record withdraws; correct the record if it was delivered."""
         decided = self._pending.cancel(offsets)
         for remark in decided.remarks.values():
-            raise RequestError(SERVICE_NOT_AVAILABLE, f"an occurrence stays pending: {remark}")
+            raise RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"an occurrence stays pending: {remark}"
+            )
         if record.state == PAUSED and not (decided.verdicts == Verdict.DONE).any():
             corrected = replace(record, withdrawn_ms=0, revision=record.revision + 1)
             journal.append(self._store, corrected, record.changed_ms)
@@ -266,7 +263,7 @@ class ScheduleRequests:
 
     def _check_topic(self, record: ScheduleRecord) -> None:
         if fault := journal.topic_fault(self._store.topics, record.definition.topic):
-            raise RequestError(TOPIC_NOT_EXIST, f"{fault}: create it first")
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"{fault}: create it first")
 
     async def finish_withdrawals(self) -> None:
         """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
@@ -287,7 +284,9 @@ class ScheduleRequests:
         record, now_ms = self._existing(request), self._clock.now_ms()
         from_ms, until_ms = _number(request, "from_ms"), _number(request, "until_ms")
         if until_ms > now_ms:
-            raise RequestError(INVALID_PARAMETER, "the end of a backfill is in the future")
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, "the end of a backfill is in the future"
+            )
         definition, times = replace(record.definition, start_ms=0, end_ms=0), list[int]()
         count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + 1_000))
         planned_ms = next_after(definition, from_ms - 1)
@@ -295,7 +294,7 @@ class ScheduleRequests:
             times.append(planned_ms)
             if len(times) > count_max:
                 reason = f"the range has more than {count_max} occurrences: give a shorter one"
-                raise RequestError(INVALID_PARAMETER, reason)
+                raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
             planned_ms = next_after(definition, planned_ms)
         return {"appended": self._append_manual(record, times, "backfill", now_ms)}
 
@@ -348,5 +347,5 @@ def _progress(record: ScheduleRecord) -> dict[str, object]:
 def _number(request: Request, name: str) -> int:
     text = request.fields.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise RequestError(INVALID_PARAMETER, f"the field {name} is not a time in ms")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"the field {name} is not a time in ms")
     return int(text)

@@ -10,6 +10,7 @@ import numpy as np
 
 from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from recurring_schedules.journal import ScheduleRecord
 from recurring_schedules.occurrences import next_after
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 PAGE_MAX: Final = 1_000
 RUNS_MAX: Final = 100
-QUERY_NOT_FOUND: Final = 22
-INVALID_PARAMETER: Final = 29
 Parts = Callable[[], "tuple[MessageStore, ScheduleTable, Clock]"]
 
 
@@ -62,7 +61,7 @@ def _show(
     name = fields.get("schedule", "")
     slot = table.find(name)
     if slot < 0:
-        raise RequestError(QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
+        raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
     record, runs = table.record(store, slot), list[int]()
     planned_ms: int | None = clock.now_ms()
     while planned_ms is not None and len(runs) < min(_number(fields, "runs", 5), RUNS_MAX):
@@ -87,5 +86,5 @@ def _number(fields: Mapping[str, str], name: str, default: int) -> int:
     text = fields.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-        raise RequestError(INVALID_PARAMETER, f"the field {name} is not a number")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"the field {name} is not a number")
     return int(text)

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from delayed_delivery.pending import Found, Position
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.store import MessageStore
 from schedule_service.decisions import PendingLevels
 from schedule_service.names import SCHEDULE_TOPIC
 
-SYSTEM_ERROR: Final = 1
 LIMIT: Final = 20
 LIMIT_MAX: Final = 1_000
 RECORDS_MAX: Final = 2_048  # records read in one call
@@ -45,7 +45,9 @@ class LevelListCursor(NamedTuple):
         if not text:
             return cls()
         if len(words) != 3 or not all(word.lstrip("-").isdecimal() for word in words):
-            raise RequestError(SYSTEM_ERROR, f"{text[:80]!r} is not a cursor of a list")
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{text[:80]!r} is not a cursor of a list"
+            )
         return cls(*map(int, words))
 
     def __str__(self) -> str:
@@ -168,5 +170,5 @@ class _LevelPage:
 def _number(fields: Mapping[str, str], name: str, default: int) -> int:
     text = fields.get(name, "") or str(default)
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise RequestError(SYSTEM_ERROR, f"{name}={text[:40]} is not a number")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name}={text[:40]} is not a number")
     return int(text)

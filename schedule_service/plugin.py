@@ -21,6 +21,7 @@ from delayed_delivery.plugin import (
     SystemTopic,
     every,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties
 from duemq_common.errors import ConfigError, CorruptStore, RequestError
 from duemq_common.request import Request, RequestHandler, Response
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-GET_ALL_DELAY_OFFSET = 45
-SYSTEM_ERROR = 1
 PERSIST_JOB = "schedule_service.persist"
 TABLES_JOB = "schedule_service.tables"
 TABLES_MS = 3_000
@@ -112,7 +111,7 @@ class SchedulePlugin(PluginBase):
         return () if self._running is None else (self._running.hook,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {GET_ALL_DELAY_OFFSET: self._get_delay_offsets}
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self._get_delay_offsets}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {
@@ -263,7 +262,7 @@ class SchedulePlugin(PluginBase):
     async def _get_delay_offsets(self, request: Request) -> Response:
         """Handle request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         if self._running is None:
-            return Response(SYSTEM_ERROR, "levels do not run here now: use the master")
+            return Response(ResponseCode.SYSTEM_ERROR, "levels do not run here now: use the master")
         return Response(body=self._running.keeper.text().encode())
 
     def _stats(self) -> dict[int, tuple[DeliveryStats, int, int | None]]:
@@ -292,7 +291,9 @@ class SchedulePlugin(PluginBase):
     def _list_view(self, fields: Mapping[str, str]) -> dict[str, object]:
         running = self._running
         if running is None:
-            raise RequestError(SYSTEM_ERROR, "levels do not run here now: use the master")
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "levels do not run here now: use the master"
+            )
         return list_view(running.pending_levels, running.store, fields, self._host.clock.now_ms())
 
     def _history_view(self) -> dict[str, object]:

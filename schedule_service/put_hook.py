@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delayed_delivery.redirected import LEVEL_KIND
+from duemq_common.codes import ResponseCode
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from schedule_service import kernels
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
     from schedule_service.level_tables import LevelTables
 
-MESSAGE_ILLEGAL = 13
 TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 STALE_PROPERTIES = (
     *TIMER_PROPERTIES,
@@ -90,7 +90,7 @@ class LevelHook:
             f"the delay level {value[:40]!r} (property DELAY) is not a whole number of 32 bits; "
             f"levels are 1 to {self._levels.delays_ms.size - 1}, 0 is no delay"
         )
-        batch.refuse(position, MESSAGE_ILLEGAL, remark)
+        batch.refuse(position, ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def _rewrite(self, batch: PutBatch, position: int) -> None:
         properties = batch.properties(position)

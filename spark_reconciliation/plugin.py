@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from delayed_delivery.plugin import PluginBase, PluginHost
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from spark_reconciliation.config import ReconcileConfig
 from spark_reconciliation.jobs import child_process
-from spark_reconciliation.jobs.stored_audits import READ_AUDITS, StoredAudits
+from spark_reconciliation.jobs.stored_audits import StoredAudits
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 JOB: Final = "reconciliation.audit"
-START_AUDIT: Final = 9_020
-SYSTEM_ERROR: Final = 1
 LEVELS_KEY: Final = "messageDelayLevel"
 GRACE_S: Final = 3_600
 """Maximum delay, in seconds, after which an audit that missed its time is not started."""
@@ -67,7 +66,7 @@ class ReconciliationPlugin(PluginBase):
         return ReconcileConfig
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {START_AUDIT: self.start, READ_AUDITS: self.stored.read}
+        return {RequestCode.START_AUDIT: self.start, RequestCode.READ_AUDITS: self.stored.read}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"status": self._status_view}
@@ -107,7 +106,7 @@ class ReconciliationPlugin(PluginBase):
             RequestError: An audit runs, or the broker stops.
         """
         if self.is_running or not self._open:
-            raise RequestError(SYSTEM_ERROR, "an audit runs: wait for its end")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "an audit runs: wait for its end")
         log.info("an audit was requested")
         self._begin()
         return Response()

@@ -13,6 +13,7 @@ from msgspec import Struct
 from delayed_delivery.pending import PendingMessages
 from delayed_delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
@@ -22,7 +23,7 @@ from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.checkpoint.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.checkpoint.standby import Standby
 from timer_store.collector import StoreCollector
-from timer_store.compaction.request import COMPACT_TIMERS, handle_compact
+from timer_store.compaction.request import handle_compact
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PERSIST_JOB, COMPACT_JOB = "timer_store.checkpoint.checkpoint_writer", "timer_store.compact"
 READ_ONLY = 4
-SYSTEM_ERROR = 1
-GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
 LONG_VIEWS = ("summary", "list", "forecast")
 
 
@@ -80,9 +79,9 @@ class TimerPlugin(PluginBase):
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {
-            GET_TIMER_CHECK_POINT: self._get_checkpoint,
-            GET_TIMER_METRICS: self._get_metrics,
-            COMPACT_TIMERS: self._compact,
+            RequestCode.GET_TIMER_CHECK_POINT: self._get_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self._get_metrics,
+            RequestCode.COMPACT_TIMERS: self._compact,
         }
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
@@ -193,13 +192,13 @@ class TimerPlugin(PluginBase):
     async def _get_checkpoint(self, request: Request) -> Response:
         """Handle request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
         if self._running is None:
-            return Response(SYSTEM_ERROR, "The checkpoint is null")
+            return Response(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
     async def _get_metrics(self, request: Request) -> Response:
         """Handle request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
         if self._running is None:
-            return Response(SYSTEM_ERROR, "The timerMetrics is null")
+            return Response(ResponseCode.SYSTEM_ERROR, "The timerMetrics is null")
         pending = self._running.timers.counts.by_topic()
         metrics = self._files().metrics.with_counts(pending, self._host.clock.now_ms())
         return Response(body=metrics.text().encode())
@@ -207,7 +206,7 @@ class TimerPlugin(PluginBase):
     async def _compact(self, request: Request) -> Response:
         """Handle request 9014. See `timer_store.compaction.request`."""
         if self._running is None:
-            return Response(SYSTEM_ERROR, "the timer store does not run")
+            return Response(ResponseCode.SYSTEM_ERROR, "the timer store does not run")
         response = await handle_compact(self._running.timers, request)
         self._running.timers.wake()
         return response
@@ -223,7 +222,7 @@ class TimerPlugin(PluginBase):
 
 
 def _refuse_view() -> object:
-    raise RequestError(SYSTEM_ERROR, NOT_RUNNING)
+    raise RequestError(ResponseCode.SYSTEM_ERROR, NOT_RUNNING)
 
 
 def create_plugin(host: PluginHost) -> TimerPlugin:

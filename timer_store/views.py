@@ -13,6 +13,7 @@ import numpy as np
 
 from delayed_delivery.outcome import CLASSES, DeliveryStats, Rate
 from delayed_delivery.plugin import ParameterizedView, referral_text
+from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
 from timer_store import layout
@@ -21,7 +22,6 @@ from timer_store.pending.listing import LIMIT_MAX, list_timers, next_due_ms
 from timer_store.pending.walk import LONG_MAX, Cursor, Query
 from timer_store.store import TimerStore
 
-SYSTEM_ERROR: Final = 1
 WORK: Final = "has the timers"
 RATE_SECONDS: Final = (1, 10, 60)
 FULLEST: Final = 5
@@ -47,7 +47,7 @@ def admin_views(
             reason = (
                 "the timer store does not run" if master is None else referral_text(master, WORK)
             )
-            raise RequestError(SYSTEM_ERROR, reason)
+            raise RequestError(ResponseCode.SYSTEM_ERROR, reason)
         return timers
 
     return {
@@ -242,7 +242,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object
     try:
         cursor = Cursor.parse(fields.get("cursor", ""))
     except ValueError as error:
-        raise RequestError(SYSTEM_ERROR, str(error)) from None
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     query = Query(
         topic=fields.get("topic", ""),
         key=fields.get("key", ""),
@@ -303,5 +303,5 @@ def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> 
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
         reason = f"{name}={text[:40]!r} is not a whole number from 0 to {maximum}"
-        raise RequestError(SYSTEM_ERROR, reason)
+        raise RequestError(ResponseCode.SYSTEM_ERROR, reason)
     return int(text)

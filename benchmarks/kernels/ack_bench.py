@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.pop.kernels.acks import COLUMNS
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.templates.ack_templates import AckTemplate
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 
 

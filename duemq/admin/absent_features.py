@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import NO_LITE_TOPICS
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, RequestHandler, Response
 
 NO_COLD_DATA: Final = "reads of old messages are not limited per group"

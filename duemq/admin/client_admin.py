@@ -12,11 +12,11 @@ from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode, parse_object
 from duemq.registry.clients import Channel, ClientTable, ConsumerGroup
 from duemq.registry.internal_topics import check_readable
 from duemq.registry.managers import Identity
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.json_dialect import dumps_compact
 from duemq_common.request import Request, RequestHandler, Response

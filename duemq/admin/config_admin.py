@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import parse_properties
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import ConfigError, RequestError

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from duemq.net import fields
-from duemq.net.codes import RequestCode
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode
 from duemq_common.json_dialect import dumps_compact
 from duemq_common.request import Request, RequestHandler, Response
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
 from duemq.pull.queue_times import store_ms_at
 from duemq.registry.clients import ClientTable
@@ -19,6 +18,7 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common import json_dialect
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 

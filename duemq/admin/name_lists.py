@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from duemq.net import wire_json
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
 from duemq.replication.ha_client import HaClient, HaState
 from duemq.replication.ha_server import HaServer
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.existence import exists
 from duemq_common.request import Request, RequestHandler, Response
 

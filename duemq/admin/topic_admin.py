@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey
 from duemq.pull.queue_times import store_ms_at
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.managers import Identity
 from duemq.registry.topic_config import FILTER_TYPES, TopicConfig, parse_attribute_changes
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from delayed_delivery.plugin import ParameterizedView
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 

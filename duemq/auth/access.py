@@ -18,8 +18,8 @@ from duemq.auth.gate import Gate, GateRules
 from duemq.auth.model import User, UserType
 from duemq.auth.plain_files import POLL_MS, PlainFiles
 from duemq.auth.plain_gate import PlainGate
-from duemq.net.codes import ResponseCode
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import ConfigError, RequestError
 from duemq_common.request import Request
 

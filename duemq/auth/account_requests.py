@@ -28,8 +28,8 @@ from duemq.auth.wire import (
     user_from_json,
     user_to_json,
 )
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import CheckedHandler, Handler
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 
 LOGGER: Final = "duemq.audit"
 TEXT_CHARACTERS_MAX: Final = 200

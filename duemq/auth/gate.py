@@ -34,7 +34,7 @@ from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses, allow
 from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, is_signed
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from duemq.auth.request_table import ROWS
 from duemq.net.allowed_networks import parse_sources
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

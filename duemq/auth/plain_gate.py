@@ -20,7 +20,7 @@ from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses
 from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

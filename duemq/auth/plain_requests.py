@@ -35,9 +35,9 @@ from duemq.auth.plain_edits import (
 from duemq.auth.plain_files import PlainFiles
 from duemq.auth.secret_file import NotSynced
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.existence import exists
 from duemq_common.request import Request, Response

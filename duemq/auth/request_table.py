@@ -1,7 +1,8 @@
 """Request codes that a broker or a name server handles: one row per code, by module of the handler.
 
-A row has the permission of accounts, the permission of ACL 1.0, and whether the handler waits for
-kernels. A plugin's code without a row requires an administrator.
+A row has the permission of accounts, the permission of ACL 1.0, whether the handler waits for
+kernels, and whether a replica refers to its master. A plugin's code without a row requires an
+administrator.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from duemq.auth.accesses import LIST_SEPARATOR, NamedField, Permission, Rule
 from duemq.auth.model import Action, ResourceType
 from duemq.auth.plain_permissions import PlainPermission
 from duemq.auth.plain_rules import PUB, SUB
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
@@ -36,6 +37,8 @@ class RequestRow(Struct, frozen=True):
             only reads, or sends a request to the controller.
         needs_kernels: Whether the handler calls kernels that sends and pulls do not need. It waits
             until all kernels are compiled.
+        only_master: Whether a replica refers to its master: it does not know which messages are
+            pending.
     """
 
     code: int
@@ -45,6 +48,7 @@ class RequestRow(Struct, frozen=True):
     is_client: bool = False
     is_between_members: bool = False
     needs_kernels: bool = False
+    only_master: bool = False
 
     @property
     def changes_resources(self) -> bool:
@@ -62,8 +66,16 @@ def _client(
     plain: PlainPermission | None = None,
     *,
     needs_kernels: bool = False,
+    only_master: bool = False,
 ) -> RequestRow:
-    return RequestRow(code, permission, plain, is_client=True, needs_kernels=needs_kernels)
+    return RequestRow(
+        code,
+        permission,
+        plain,
+        is_client=True,
+        needs_kernels=needs_kernels,
+        only_master=only_master,
+    )
 
 
 def _named(
@@ -93,11 +105,19 @@ def _own(
     plain: PlainPermission | None = None,
     *,
     needs_kernels: bool = False,
+    only_master: bool = False,
 ) -> RequestRow:
     """Return the row of a code that Apache opens to every account; an action is on the cluster."""
     if isinstance(permission, Action):
         permission = Rule(permission, cluster=True)
-    return RequestRow(code, permission, plain, always=True, needs_kernels=needs_kernels)
+    return RequestRow(
+        code,
+        permission,
+        plain,
+        always=True,
+        needs_kernels=needs_kernels,
+        only_master=only_master,
+    )
 
 
 ADMIN: Final = plain.administrator
@@ -160,6 +180,7 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
             accesses.on_topic(Action.SUB, Action.GET),
             plain.on_topic(SUB),
             needs_kernels=True,
+            only_master=True,
         ),
     ),
     "duemq.messages.recall": (
@@ -168,13 +189,22 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
             accesses.on_topic(Action.PUB),
             plain.on_topic(PUB),
             needs_kernels=True,
+            only_master=True,
         ),
     ),
-    "duemq.messages.history_request": (_own(RequestCode.FIND_MESSAGE, Action.GET, ADMIN),),
+    "duemq.messages.history_request": (
+        _own(RequestCode.FIND_MESSAGE, Action.GET, ADMIN, only_master=True),
+    ),
     "duemq.messages.decide": (
-        _own(RequestCode.CANCEL_PENDING, accesses.decide, ADMIN, needs_kernels=True),
-        _own(RequestCode.MOVE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
-        _own(RequestCode.FIRE_PENDING, accesses.decide, ADMIN, needs_kernels=True),
+        _own(
+            RequestCode.CANCEL_PENDING, accesses.decide, ADMIN, needs_kernels=True, only_master=True
+        ),
+        _own(
+            RequestCode.MOVE_PENDING, accesses.decide, ADMIN, needs_kernels=True, only_master=True
+        ),
+        _own(
+            RequestCode.FIRE_PENDING, accesses.decide, ADMIN, needs_kernels=True, only_master=True
+        ),
     ),
     "duemq.messages.pending_hits": (
         _own(
@@ -182,8 +212,15 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
             Rule(Action.GET, (TOPIC,), cluster=True),
             ADMIN,
             needs_kernels=True,
+            only_master=True,
         ),
-        _own(RequestCode.DECIDE_HITS, accesses.decide_hits, ADMIN, needs_kernels=True),
+        _own(
+            RequestCode.DECIDE_HITS,
+            accesses.decide_hits,
+            ADMIN,
+            needs_kernels=True,
+            only_master=True,
+        ),
     ),
     "duemq.messages.pending_pages": (
         _own(RequestCode.READ_PENDING, Action.GET, ADMIN, needs_kernels=True),

@@ -22,7 +22,7 @@ from duemq.client.client import Client
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PULL_COUNT, PullConsumer
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from message_store.log.record import Record
 
 READER_LOOK_S = 1.0  # interval of checks whether standard output is closed

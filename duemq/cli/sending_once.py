@@ -21,7 +21,7 @@ from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported
 from duemq.client.message import EPOCH, Message, MessageQueue
 from duemq.client.producer import Producer, SendResult
 from duemq.client.routes import bytes_of, json_object
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.record import Record, split_records
 

@@ -22,7 +22,7 @@ from duemq.cli.sending_once import EXISTS, REFUSED, SEND, OnceSender
 from duemq.cli.timers_export import DAMAGED, LEFT_OUT, pages_of
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from message_store.log.offset_id import encode_offset_id
 

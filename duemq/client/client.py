@@ -20,8 +20,8 @@ from duemq.client.connections import TIMEOUT_S, ServerConnections, host_and_port
 from duemq.client.errors import NoBroker, NoNameServer, NoRoute, Refused, Unreachable
 from duemq.client.heartbeats import Heartbeats
 from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute, json_object, route_of
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock, SystemClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 
 ROUTE_AGE_MAX_S: Final = 30.0  # of masters, too

@@ -11,7 +11,7 @@ from typing import Final
 from duemq.auth.signature import Credentials
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import Closed, Refused, Unreachable
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from duemq.client.message import MessageQueue, ReceivedMessage
 from duemq.client.process_queue import ProcessQueue
 from duemq.client.rebalance import Rebalance
 from duemq.client.subscriptions import ConsumerSettings
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey, encode, parse_object, queue_table
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
 

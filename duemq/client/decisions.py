@@ -20,7 +20,6 @@ from duemq.client.errors import Refused, Unreachable, Unsupported
 from duemq.client.message import MILLISECOND, milliseconds
 from duemq.client.role import ClientRole
 from duemq.client.routes import bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
     ACTIONS,
     NAMES_MAX,
@@ -29,6 +28,7 @@ from duemq.net.decisions import (
     DecisionResponse,
     DecisionResult,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import HandleError, decode_handle
 
 CALL_TIMEOUT_S: Final = 60.0

@@ -12,7 +12,7 @@ import msgspec
 from duemq.client.connection import ServerConnection
 from duemq.client.connections import ServerConnections
 from duemq.client.errors import ClientError
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 log = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0

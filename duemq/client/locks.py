@@ -12,7 +12,7 @@ from duemq.client.client import Client
 from duemq.client.errors import ClientError
 from duemq.client.message import MessageQueue
 from duemq.client.routes import json_object
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 log = logging.getLogger(__name__)
 LOCK_S: Final = 30.0  # the client's view; a broker keeps a lock for 60 s

@@ -27,7 +27,7 @@ from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsuppor
 from duemq.client.message import Message, MessageQueue
 from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Response
 from duemq_common.unique_ids import UniqueIds

@@ -12,7 +12,7 @@ from duemq.client.filters import Filter
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.routes import bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from message_store.log.record import split_records
 

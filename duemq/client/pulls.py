@@ -16,7 +16,7 @@ from duemq.client.filters import ALL, TAG, Filter
 from duemq.client.handlers import HandlerPool
 from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.pull_consumer import PULL_BYTES_MAX, PULL_COUNT, PULLED, SUSPEND, pulled
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import DueMQError
 
 log = logging.getLogger(__name__)

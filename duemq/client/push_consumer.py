@@ -35,7 +35,7 @@ from duemq.client.subscriptions import (
     TopicSubscription,
     subscription_of,
 )
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 log = logging.getLogger(__name__)
 RETRIES: Final = 16

@@ -15,7 +15,7 @@ from duemq.client.connection import ServerConnection
 from duemq.client.errors import ClientError, Unsupported
 from duemq.client.message import Message, ReceivedMessage, decompressed
 from duemq.client.producer import Producer, ProducerOptions, SendResult
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.log.properties import decode_properties
 

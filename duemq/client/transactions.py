@@ -16,7 +16,7 @@ from typing import Final, Unpack
 from duemq.client.connection import ServerConnection
 from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, ProducerOptions, SendResult
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.log.layout import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
 from message_store.log.offset_id import decode_offset_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from duemq.configuration.apache_keys import WITHOUT_EFFECT, check_refusals
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.config import Option, Properties, options
 from duemq_common.config_text import unknown_keys
 from duemq_common.errors import ConfigError, RequestError

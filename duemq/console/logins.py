@@ -18,7 +18,7 @@ from duemq.auth.signature import Credentials
 from duemq.client.errors import Refused, Unreachable, Unsupported
 from duemq.http.broker_states import of_members, values_of
 from duemq.http.sessions import AccountSession
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 
 LOGINS_MAX: Final = 1_000
 IDLE_S: Final = 30 * 60.0

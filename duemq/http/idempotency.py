@@ -37,7 +37,7 @@ from duemq.http.endpoints import JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import NewMessage
 from duemq.http.sessions import AccountSession
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 HEADER: Final = "idempotency-key"
 FINGERPRINT: Final = "IDEMPOTENCY_FINGERPRINT"

@@ -16,7 +16,7 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.http.broker_states import BrokerState, of_members, views
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 LEVELS_MAX: Final = 1_000
 TEXT_MAX: Final = 200

@@ -24,7 +24,7 @@ from duemq.client.errors import (
     Unreachable,
     Unsupported,
 )
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 log = logging.getLogger(__name__)

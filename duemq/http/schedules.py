@@ -30,7 +30,7 @@ from duemq.http.broker_states import (
 from duemq.http.endpoints import Call, Endpoint, JsonObject
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 
 PAGE_MAX: Final = 1_000
 RUNS_MAX: Final = 100

@@ -12,7 +12,7 @@ from duemq.http.broker_states import of_members, values_of
 from duemq.http.endpoints import Call, Endpoint, invalid
 from duemq.http.problems import Problem
 from duemq.http.tokens import LIFETIME_S, Tokens, bearer_of
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 EMPTY_CONFIG: Final = b"{}"
 

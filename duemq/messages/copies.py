@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.internal_topics import check_readable
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.copies import (
     COPIES_MAX,
     KEYS_MAX,

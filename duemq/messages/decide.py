@@ -28,7 +28,6 @@ from delayed_delivery.quarantine import NO_HOST
 from delayed_delivery.redirected import TIMER_KIND
 from delayed_delivery.shared_batches import SharedBatches
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
     ACTIONS,
     NAMES_MAX,
@@ -39,6 +38,7 @@ from duemq.net.decisions import (
 )
 from duemq.registry.topic_config import TEMPLATE_TOPIC
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
 from duemq_common.request import Request, RequestHandler, Response

@@ -28,9 +28,9 @@ from duemq.messages.message_history import (
     chains,
     history_of,
 )
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.transactions.half_messages import HALF_TOPIC
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.request import Request, RequestHandler, Response

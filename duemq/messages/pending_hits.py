@@ -32,7 +32,6 @@ from delayed_delivery.pending_search import piece_of
 from duemq.messages.decide import DecideProcessor, DecisionJob, DecisionRule, Name, by_id
 from duemq.messages.decision_results import verdict_of
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import (
     ACTIONS,
     PAGE_HITS_MAX,
@@ -41,6 +40,7 @@ from duemq.net.decisions import (
     HitVerdicts,
     PendingHits,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import owners

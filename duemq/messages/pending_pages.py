@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from delayed_delivery.pending import Found, Offsets, PendingMessages, Position
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.pending_pages import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, PendingPage
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import frames

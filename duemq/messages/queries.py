@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
 from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.layout import Row

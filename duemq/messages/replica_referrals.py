@@ -10,21 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from delayed_delivery.plugin import referral_text
-from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.decisions import ACTIONS
+from duemq.auth.request_table import ROWS
 from duemq.net.dispatcher import Handler
+from duemq_common.codes import ResponseCode
 from duemq_common.request import Request, Response
 
-AT_MASTER: Final = frozenset(
-    {
-        *ACTIONS,
-        RequestCode.SEARCH_PENDING,
-        RequestCode.DECIDE_HITS,
-        RequestCode.FIND_COPIES,
-        RequestCode.FIND_MESSAGE,
-        RequestCode.RECALL_MESSAGE,
-    }
-)
+AT_MASTER: Final = frozenset(code for code, row in ROWS.items() if row.only_master)
 MASTER_FIELD: Final = "masterAddress"
 WORK: Final = "knows and decides which messages are pending"
 

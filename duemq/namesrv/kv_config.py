@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"

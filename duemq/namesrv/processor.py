@@ -17,10 +17,10 @@ from duemq.namesrv.registration_body import crc_of, decode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, QueueData, Registration, RouteTable
 from duemq.net import fields, wire_json
 from duemq.net.allowed_networks import parse_sources
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import options, parse_properties, parse_value, to_properties
 from duemq_common.data_version import DataVersion, integer
 from duemq_common.errors import ConfigError, RequestError

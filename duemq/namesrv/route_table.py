@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 

@@ -17,8 +17,8 @@ import logging
 from typing import Final
 
 from duemq.net import wire_json
-from duemq.net.codes import RequestCode
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from duemq.net import codec
-from duemq.net.codes import ResponseCode
 from duemq.net.dispatcher import (
     Calls,
     Deferred,
@@ -30,6 +29,7 @@ from duemq.net.dispatcher import (
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget, ReceiveBuffer, estimate_bytes
 from duemq.net.notices import PeerNotices
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Peer, Request, Response
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 ACTIONS: Final[Mapping[int, str]] = {
     RequestCode.CANCEL_PENDING: "cancel",

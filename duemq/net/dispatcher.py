@@ -21,9 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duemq.net import codec, fields, layout
-from duemq.net.codes import ResponseCode
 from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import FrameError, RequestError
 from duemq_common.request import Request, Response
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

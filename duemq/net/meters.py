@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.put_latency import PutLatency
 from duemq_common.request import Request
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from duemq.net import fields, wire_json
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq.net.retry_topics import topic_of_flag
 from duemq.pop.checkpoints import (
@@ -41,6 +40,7 @@ from duemq.registry.internal_topics import check_readable
 from duemq.registry.managers import Identity
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import wire_json
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
@@ -22,6 +21,7 @@ from duemq.registry.groups import GroupManager
 from duemq.registry.managers import PERM_READ, Identity
 from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.pop.names import REVIVE_QUEUES
 from duemq.pop.order_info import OrderTable
@@ -21,6 +20,7 @@ from duemq.pop.queue_reader import QueueReader
 from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import Subscription
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

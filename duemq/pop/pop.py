@@ -21,7 +21,6 @@ from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.net.retry_topics import retry_flag
 from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Entry, PopCheckpoint
@@ -37,6 +36,7 @@ from duemq.registry.filter_table import FilterTable
 from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
-from duemq.net.codes import ResponseCode
 from duemq.net.retry_topics import retry_flag, retry_topic, retry_topics
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.registry.groups import GroupManager
@@ -24,6 +23,7 @@ from duemq.registry.topic_config import (
 )
 from duemq.registry.topics import TopicManager, check_name
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

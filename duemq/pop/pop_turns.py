@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from duemq.filters import SQL92
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import AccessCheck, encode_numbered, refusal
 from duemq.net.layout import JSON_TYPE
@@ -32,6 +31,7 @@ from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.templates.frame_templates import ConnectionTemplates
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 FILE_NAME: Final = "messageRequestMode.json"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Entry, PopCheckpoint
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.merged_acks import AckKey, MergedAcks
@@ -21,6 +20,7 @@ from duemq.pop.undecided_pops import UndecidedPops
 from duemq.registry.managers import Identity
 from duemq.send.put_path import PutPath
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.copies import refusal

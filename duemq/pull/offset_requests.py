@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.pull.pull_plan import PullLimits, StoreLimits
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_group, check_readable
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -16,7 +16,6 @@ from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler, LaterResponse
 from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
@@ -48,6 +47,7 @@ from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topic_config import RETRY_PREFIX, TopicConfig
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, UnitsRewritten
 from duemq_common.request import Request, Response
 

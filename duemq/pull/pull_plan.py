@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.subscriptions import Subscription
+from duemq_common.codes import ResponseCode
 from message_store.config import StoreConfig
 from message_store.kernels.scan import readable_units
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from duemq.filters import FilterError
-from duemq.net.codes import ResponseCode
 from duemq.pull.pull_plan import PullRequest
 from duemq.registry.clients import ClientTable
 from duemq.registry.groups import GroupConfig
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

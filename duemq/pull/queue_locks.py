@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.memory import MemoryBudget
 from duemq.registry.heartbeats import CLIENT_ID_CHARS_MAX
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey, encode, queue_table
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
@@ -22,6 +21,7 @@ from duemq.registry.internal_topics import check_group, check_readable
 from duemq.registry.managers import Identity
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
 

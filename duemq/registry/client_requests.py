@@ -19,7 +19,6 @@ from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.registry.clients import ClientTable, GroupChange
 from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
@@ -34,6 +33,7 @@ from duemq.registry.subscriptions import ExpressionError
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, Response
 

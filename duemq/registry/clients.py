@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
-from duemq.net.codes import ResponseCode
 from duemq.net.memory import FLOOR_BYTES, MemoryBudget
 from duemq.registry.filter_table import FilterTable
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer
 

@@ -31,7 +31,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
-from duemq.net.codes import ResponseCode
 from duemq.net.memory import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
@@ -49,6 +48,7 @@ from duemq.registry.offset_table import (
     topics_of_groups,
 )
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX

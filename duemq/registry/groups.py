@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import TableJournal
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion, boolean, integer
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.subscriptions import TAGS_MAX, ExpressionError, Subscription, parse_expression
 from duemq.registry.subscriptions import tag_hashes as _hashes
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 BROADCASTING = "BROADCASTING"

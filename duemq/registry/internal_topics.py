@@ -22,7 +22,7 @@ from typing import Final
 
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from delayed_delivery.own_records import put_own
 from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.quarantine import NO_HOST
-from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.replication.acknowledgement import Missing
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Generic
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import R, TableJournal, merged, present
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.disk_errors import remedy_of
 from duemq_common.errors import RequestError

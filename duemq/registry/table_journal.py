@@ -40,11 +40,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import JsonObject
 from duemq.registry.journal_log import StoreLog, TableKind
 from duemq.registry.table_file import Row
 from duemq_common import json_dialect
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion, integer
 from duemq_common.errors import RecordUnreadable, RequestError
 

@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from duemq.net import wire_json
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
 from duemq.registry.config_file import JsonObject
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request
 

@@ -17,7 +17,6 @@ from functools import partial
 
 from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
-from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
 from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
@@ -31,6 +30,7 @@ from duemq.registry.topic_config import (
     TopicConfig,
 )
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault

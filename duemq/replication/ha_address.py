@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
 from duemq.net.client import RemotingClient, split_address
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 

@@ -19,7 +19,6 @@ from typing import Final
 
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.pop.request_modes import RequestModes
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.consumer_offsets import OffsetManager
@@ -35,6 +34,7 @@ from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 

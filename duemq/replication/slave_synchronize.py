@@ -33,13 +33,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.pop.order_info import FILE_NAME as ORDER_INFO_FILE
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.order_info import read_table
 from duemq.registry.config_file import JsonObject
 from duemq_common import json_dialect
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 from message_store.retention.pins import UNKNOWN, FirstPending

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.layout import BATCH_ENTRY_HEAD
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck
 from duemq.send.kernels.sha1 import BLOCK_BYTES, SCHEDULE_WORDS, START, add_block
 from duemq.send.layout import (
@@ -27,6 +26,7 @@ from duemq.send.layout import (
     SENDER,
     host_column,
 )
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.layout import Rows
 from message_store.queues.topic_table import TopicTable

@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.meters import RpcMeter
@@ -44,6 +43,7 @@ from duemq.send.responses import (
 )
 from duemq.send.send import SendProcessor
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Request
 from message_store.kernels.bytes import Bytes

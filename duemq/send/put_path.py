@@ -19,8 +19,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from duemq.net.codes import ResponseCode
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from message_store import layout
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch

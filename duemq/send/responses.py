@@ -20,7 +20,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duemq.net import codec
-from duemq.net.codes import ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
@@ -43,6 +42,7 @@ from duemq.send.layout import (
     RESPONSE_WAIT,
     RESPONSES,
 )
+from duemq_common.codes import ResponseCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.kernels.kernel import entry

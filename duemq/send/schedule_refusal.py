@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.redirected import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 

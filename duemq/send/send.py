@@ -28,7 +28,6 @@ from delayed_delivery.later_copies import (
     fault_of,
 )
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
-from duemq.net.codes import ResponseCode
 from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
@@ -46,6 +45,7 @@ from duemq.send.send_header import (
     property_bytes,
 )
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request
 from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault

@@ -16,11 +16,11 @@ from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import check_readable
 from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Putter
 from duemq.registry.topics import TopicManager
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.log.copies import add_copy, batch_for, next_reconsume_times, refusal

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
-from duemq.net.codes import RequestCode
 from duemq.send import layout
+from duemq_common.codes import RequestCode
 from duemq_common.config import INT_MAX
 from duemq_common.request import Request
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK

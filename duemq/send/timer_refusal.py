@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from delayed_delivery.plugin import SystemTopic
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
 from message_store.log.batch import PutBatch
 

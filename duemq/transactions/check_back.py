@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
-from duemq.net.codes import RequestCode
 from duemq.registry.clients import Channel, ClientTable
 from duemq.registry.managers import Identity
 from duemq.transactions.half_messages import (
@@ -17,6 +16,7 @@ from duemq.transactions.half_messages import (
     PRODUCER_GROUP,
     TRANSACTION_ID,
 )
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties

@@ -23,8 +23,8 @@ from enum import Enum
 from msgspec import Struct, field
 
 from delayed_delivery.redirected import queue_number
-from duemq.net.codes import ResponseCode
 from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, TopicAccess, client_access
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
 from message_store import layout

@@ -25,7 +25,6 @@ from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
@@ -43,6 +42,7 @@ from duemq.transactions.half_messages import (
 from duemq.transactions.half_queue import HalfQueue
 from duemq.transactions.meters import Meters
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store import layout

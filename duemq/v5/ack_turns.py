@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import refusal
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcStatus
@@ -30,6 +29,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.request_decoding import decode_request
 from duemq.v5.status import V5Error, status
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 

@@ -18,12 +18,12 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from duemq.auth.signature import ACCESS_KEY, Credentials
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher
 from duemq.registry.versions import NAMES
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error, successful
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, Response
 

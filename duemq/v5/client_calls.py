@@ -15,7 +15,6 @@ from collections.abc import Callable
 import msgspec
 from google.protobuf.message import DecodeError
 
-from duemq.net.codes import RequestCode
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.registry.groups import GroupConfig
@@ -30,6 +29,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.settings import effective_settings
 from duemq.v5.status import V5Error, status
+from duemq_common.codes import RequestCode
 
 LITE_TYPES = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}

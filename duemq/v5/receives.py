@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from duemq.auth.model import is_retry_topic
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import NORMAL
@@ -33,6 +32,7 @@ from duemq.v5.protocol import service as api
 from duemq.v5.renewals import RENEWED_INVISIBLE_MS
 from duemq.v5.status import V5Error, code_of, status
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from message_store.log.record import Record, decode_record
 

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import NO_LITE_TOPICS, TEMPLATE_TOPIC, TopicConfig
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.send_header import PRIORITY
@@ -27,6 +26,7 @@ from duemq.v5.status import V5Error, code_of, status, status_of_all, successful
 from duemq.v5.topic_types import check_type
 from duemq.v5.transaction_id import transaction_id
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import HandleError, decode_handle
 from duemq_common.request import Request, Response
 from duemq_common.text import java_hash

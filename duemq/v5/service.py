@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from google.protobuf.message import Message
 
-from duemq.net.codes import RequestCode
 from duemq.net.http2.grpc_call import CallTurns, GrpcCall, GrpcMethod
 from duemq.v5 import checks
 from duemq.v5.acknowledgements import AckCalls
@@ -27,6 +26,7 @@ from duemq.v5.routes import RouteCalls
 from duemq.v5.sends import SendCalls
 from duemq.v5.status import V5Error, status
 from duemq.v5.transactions import TransactionCalls
+from duemq_common.codes import RequestCode
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 Call = Any  # a request, whose fields mypy does not know

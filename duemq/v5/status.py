@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from duemq.net.codes import ResponseCode
 from duemq.v5.protocol import definition as v2
+from duemq_common.codes import ResponseCode
 from duemq_common.request import Response
 
 _CODE_OF_RESPONSE: Final[Mapping[int, v2.Code]] = {

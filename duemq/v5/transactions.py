@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from duemq.net.codes import RequestCode
 from duemq.net.notices import Notices
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
@@ -19,6 +18,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
 from duemq.v5.transaction_id import encode_transaction_id, offsets_of
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RecordUnreadable
 from duemq_common.request import Request
 from message_store.layout import SYS_COMMIT, SYS_ROLLBACK

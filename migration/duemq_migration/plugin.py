@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import CorruptStore, RequestError
 from duemq_common.ledger.identity import store_id
@@ -23,7 +24,7 @@ from duemq_migration.collector import MigrationCollector
 from duemq_migration.config import MigrationConfig
 from duemq_migration.ownership.moves import Migrations
 from duemq_migration.ownership.owners import NoOwners, find_owners, plugins_of
-from duemq_migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
+from duemq_migration.requests import referral, replica_text
 from duemq_migration.steps.operations import Operations
 from duemq_migration.steps.router import Router
 from duemq_migration.steps.service import MigrationService
@@ -74,7 +75,7 @@ class MigrationPlugin(PluginBase):
         return () if self._running is None else (self._running.router,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        return {MIGRATE: self._handle}
+        return {RequestCode.MIGRATE: self._handle}
 
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"status": self._status_view, "runtime": self._runtime_view}
@@ -165,7 +166,7 @@ class MigrationPlugin(PluginBase):
         if self._running is None:
             if (master := self._host.master_address) is not None:
                 return referral(master)
-            raise RequestError(SYSTEM_ERROR, self._why_not)
+            raise RequestError(ResponseCode.SYSTEM_ERROR, self._why_not)
         return await self._running.operations.response(request)
 
     def _status_view(self) -> dict[str, object]:

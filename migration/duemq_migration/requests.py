@@ -21,13 +21,11 @@ import msgspec
 from msgspec import Struct, field
 
 from delayed_delivery.plugin import referral_text
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
-MIGRATE: Final = 9_015
 """Request code, above those of Apache and next to those of cancel, move and compaction."""
-SYSTEM_ERROR: Final = 1
-MESSAGE_ILLEGAL: Final = 13
 MASTER_FIELD: Final = "masterAddress"
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
 TEXT_CHARS_MAX: Final = 200
@@ -93,7 +91,7 @@ def replica_text(master: str) -> str:
 
 def referral(master: str) -> Response:
     """Return the response of a replica, which refers to its master; see `replica_text`."""
-    return Response(SYSTEM_ERROR, replica_text(master), {MASTER_FIELD: master})
+    return Response(ResponseCode.SYSTEM_ERROR, replica_text(master), {MASTER_FIELD: master})
 
 
 def command_of(request: Request) -> MigrationRequest:
@@ -106,11 +104,12 @@ def command_of(request: Request) -> MigrationRequest:
         command = msgspec.json.decode(bytes(request.body), type=MigrationRequest)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise RequestError(
-            MESSAGE_ILLEGAL, f"the body is not the JSON of a migration request: {error}"
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the body is not the JSON of a migration request: {error}",
         ) from error
     reason = _fault(command)
     if reason:
-        raise RequestError(MESSAGE_ILLEGAL, reason)
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, reason)
     return command
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.ledger.errors import LedgerError, LedgerUnavailable
 from duemq_common.request import Request, Response
@@ -22,10 +23,6 @@ from duemq_common.request import Request, Response
 if TYPE_CHECKING:  # the broker starts without SQLAlchemy
     from spark_reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
 
-READ_AUDITS: Final = 9_021
-SYSTEM_ERROR: Final = 1
-INVALID_PARAMETER: Final = 29
-QUERY_NOT_FOUND: Final = 22
 RUNS_MAX: Final = 100
 FINDINGS_MAX: Final = 100
 NO_LEDGER: Final[Mapping[str, object]] = {"audits": [], "cursor": None}
@@ -62,10 +59,10 @@ class StoredAudits:
                 )
             except ValueError as error:
                 raise RequestError(
-                    INVALID_PARAMETER, f"the cursor is malformed: {error}"
+                    ResponseCode.INVALID_PARAMETER, f"the cursor is malformed: {error}"
                 ) from error
             except LedgerError as error:
-                raise RequestError(SYSTEM_ERROR, str(error)) from error
+                raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return Response(body=json.dumps(page).encode())
 
 
@@ -128,4 +125,6 @@ def _plain(audit: AuditRecord) -> dict[str, object]:
 
 
 def _absent(audit_id: str) -> RequestError:
-    return RequestError(QUERY_NOT_FOUND, f"the ledger of the store has no audit {audit_id}")
+    return RequestError(
+        ResponseCode.QUERY_NOT_FOUND, f"the ledger of the store has no audit {audit_id}"
+    )

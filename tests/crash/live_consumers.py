@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from duemq.client.routes import bytes_of
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from message_store.log.record import Record, split_records
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.pop.checkpoints import parse_revive_record
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request
 from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker

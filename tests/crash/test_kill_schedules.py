@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from message_store.config import StoreConfig
 from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker
 from tests.support.running_broker import BrokerClient, connected

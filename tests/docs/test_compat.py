@@ -18,9 +18,9 @@ from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.configuration.settings import key_notices, settings_from
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import CheckedHandler, Dispatcher, Handler
 from duemq.send.ingest import SEND_CODES
+from duemq_common.codes import RequestCode
 from duemq_common.config import (
     Option,
     Properties,

@@ -14,7 +14,7 @@ import pytest
 
 from duemq.auth.signature import Credentials
 from duemq.client import Client
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.support.accounts import ANSWER_S, KEYS, ROOT, prepare, user_steps
 from tests.support.duemq_server import ROOT as TOP
 from tests.support.duemq_server import DueMQ

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from duemq.admin.absent_features import NO_ACCOUNTS, REASONS
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.interop.mqadmin_commands import COMMANDS, ROWS, Answer
 
 WITHOUT_COMMAND = (  # in mqadmin 5.3.3; the last two are of 5.5

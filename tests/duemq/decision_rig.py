@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from message_store.log.offset_id import encode_offset_id
 from tests.support.running_broker import BrokerClient
 

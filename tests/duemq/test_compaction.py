@@ -11,8 +11,8 @@ from typing import Any
 
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
-from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS

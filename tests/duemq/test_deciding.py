@@ -17,9 +17,9 @@ from duemq.messages.decide import DecideProcessor
 from duemq.messages.decision_results import CANCELLED_BEFORE
 from duemq.messages.recall import RecallProcessor
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import NAMES_MAX, DecisionResult
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.log.offset_id import encode_offset_id

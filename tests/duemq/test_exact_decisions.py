@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import ACTIONS
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.log.offset_id import encode_offset_id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import ACTIONS
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.recall_handle import RecallHandle
 from tests.support.running_broker import BrokerClient, connected, running, small
 

@@ -12,7 +12,7 @@ import pytest
 from delayed_delivery.plugin import PluginBase
 from duemq.broker.plugins import PluginSet
 from duemq.configuration import config_edit
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.config import read_properties
 from duemq_common.errors import ConfigError, PluginError
 from tests.support.running_broker import running, small

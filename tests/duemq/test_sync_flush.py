@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common import json_dialect
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from message_store.log.commit_log import LogFile
 from tests.support.replica_rig import until

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.duemq.replication.test_ha_client import until
 from tests.duemq.test_sync_flush import commit, configure, holds, offset_of, send_back

@@ -15,7 +15,7 @@ import pytest
 from delayed_delivery import ownership
 from delayed_delivery.ownership import StateRecord
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.server import NameServer
-from duemq.net.codes import RequestCode
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.support.pop_client import Popped, popped
 from tests.support.send_path import send_request

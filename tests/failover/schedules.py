@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.config import StoreConfig
 from tests.support.schedule_checks import check_each_once, read_occurrences

@@ -23,7 +23,7 @@ import numpy as np
 
 from duemq.net import codec
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request
 from tests.duemq.test_costs import FIELDS, request_bodies

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from duemq.net import codec, layout
-from duemq.net.codes import RequestCode
 from duemq.send import layout as send_layout
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from tests.support.golden_frames import read_exchanges
 from tests.support.golden_stores import GOLDEN

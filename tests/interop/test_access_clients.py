@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.interop.checks import assert_accepted, assert_once, series
 from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions

@@ -19,7 +19,7 @@ import pytest
 
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.request import Request, Response
 from tests.interop.apache import Apache
 from tests.support.accounts import KEYS, PROVIDERS, ROOT

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.interop.apache_controller import ApacheController, OurMember
 from tests.interop.replicas import send_code
 from tests.interop.store_work import KEYS, TOPIC, pull_topic

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, Apache

@@ -29,7 +29,7 @@ from duemq.client import (
     Unsupported,
     sql,
 )
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.interop.apache import Apache
 from tests.interop.peers import KEYS
 from tests.support import accounts

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from duemq.auth.signature import Credentials
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.interop.apache import Apache
 from tests.support.accounts import KEYS, PROVIDERS, ROOT, Step, prepare, user_steps

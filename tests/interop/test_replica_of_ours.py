@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.interop.replicas import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request
 from tests.interop.checks import assert_accepted, assert_once, series
 from tests.interop.programs import CLIENTS, go_program, java_command

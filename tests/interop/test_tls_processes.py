@@ -15,7 +15,7 @@ import pytest
 from cryptography.x509 import load_der_x509_certificate
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request
 from message_store.log.record import decode_record
 from tests.support.certificates import EXPIRED, Authority, CertificateFiles

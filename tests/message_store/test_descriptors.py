@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from duemq_common.codes import ResponseCode
 from message_store.descriptors import QUEUE_FILES_MIN, headroom, queue_files_max
 from message_store.queues import consume_queues
 from message_store.queues.consume_queue import FileCache
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.topic_table import TopicTable
-from message_store.store import SERVICE_NOT_AVAILABLE
 from tests.support.stores import open_store, put_one
 
 pytestmark = pytest.mark.finding("A6")
@@ -49,7 +49,7 @@ def test_a_missing_descriptor_refuses_one_batch(
         with monkeypatch.context() as patch:
             patch.setattr(store.log, "writable_file", fail)
             refused = put_one(store, "T", 0)
-        assert (int(refused["status"]), store.refusal) == (SERVICE_NOT_AVAILABLE, "")
+        assert (int(refused["status"]), store.refusal) == (ResponseCode.SERVICE_NOT_AVAILABLE, "")
         assert int(put_one(store, "T", 0)["status"]) == 0
 
 

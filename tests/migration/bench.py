@@ -12,9 +12,8 @@ from typing import Any
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin
-from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
-from duemq_migration.requests import MIGRATE
+from duemq_common.codes import RequestCode
 from duemq_migration.steps.service import MigrationService
 from tests.support.running_broker import BrokerClient, running, small
 
@@ -44,7 +43,7 @@ class Bench:
     async def command(self, action: str, **more: Any) -> Any:
         """Send a request that must succeed; return its response."""
         response = await self.client.call(
-            MIGRATE, body=json.dumps({"action": action, **more}).encode()
+            RequestCode.MIGRATE, body=json.dumps({"action": action, **more}).encode()
         )
         assert response.code == 0, response.remark
         return json.loads(bytes(response.body))
@@ -52,7 +51,7 @@ class Bench:
     async def refused(self, action: str, **more: Any) -> str:
         """Send a request that must be refused; return the reason."""
         response = await self.client.call(
-            MIGRATE, body=json.dumps({"action": action, **more}).encode()
+            RequestCode.MIGRATE, body=json.dumps({"action": action, **more}).encode()
         )
         assert response.code != 0, bytes(response.body)
         return str(response.remark)

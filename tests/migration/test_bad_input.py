@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq_common.clock import FakeClock
-from duemq_migration.requests import MIGRATE
+from duemq_common.codes import RequestCode
 from tests.migration.bench import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 from tests.support.running_broker import running, small
 from tests.support.wait_until import until
@@ -119,7 +119,7 @@ def test_a_broker_without_the_plugins_reports_it(tmp_path: Path) -> None:
     async def main() -> None:
         settings = small(tmp_path, messageDelayLevel=LEVELS)
         async with running(settings, clock=FakeClock(), plugins=PLUGINS[:2]) as (_, client):
-            response = await client.call(MIGRATE, body=b'{"action": "status"}')
+            response = await client.call(RequestCode.MIGRATE, body=b'{"action": "status"}')
             assert "runs without DueMQ's timer store" in str(response.remark)
 
     asyncio.run(main())

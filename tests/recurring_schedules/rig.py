@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from recurring_schedules.checkpoint import ScheduleCheckpoints
 from recurring_schedules.definition import Definition
 from recurring_schedules.names import JOURNAL_TOPIC
 from recurring_schedules.planner import Planner
 from recurring_schedules.plugin import JournalDispatcher, recovered_table
-from recurring_schedules.requests import CHANGE_SCHEDULE, ScheduleRequests
+from recurring_schedules.requests import ScheduleRequests
 from tests.support.inline_loop import run_inline
 from tests.support.timer_rig import TimerRig
 from timer_store.pending.lookup import PendingTimers
@@ -47,7 +48,9 @@ class ScheduleRig(TimerRig):
         """Return the result of a request."""
         fields = {"action": action, "name": name, "topic": "T"}
         fields |= {key: str(value) for key, value in more.items()}
-        response = run_inline(self.requests.handle(Request(CHANGE_SCHEDULE, fields, body)))
+        response = run_inline(
+            self.requests.handle(Request(RequestCode.CHANGE_SCHEDULE, fields, body))
+        )
         return json.loads(bytes(response.body))
 
     def create(self, name: str = "s", **values: Any) -> Any:

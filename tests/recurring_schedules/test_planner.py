@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from duemq.net.codes import ResponseCode
 from duemq_common.clock import Signal
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 from recurring_schedules import journal, planner

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.send.schedule_refusal import REMARK
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from recurring_schedules.plugin import NO_TIMERS
 from tests.support.running_broker import BrokerClient, bodies_of, running, small
 

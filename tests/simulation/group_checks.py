@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from duemq.net.codes import RequestCode
 from duemq.replication.epoch_file import EpochEntry
+from duemq_common.codes import RequestCode
 from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
 from schedule_service.levels import parse_levels

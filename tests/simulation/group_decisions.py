@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 
 if TYPE_CHECKING:

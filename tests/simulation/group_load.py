@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
 from tests.simulation.group_checks import READERS, TOPICS, Confirmed

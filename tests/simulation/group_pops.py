@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint, parse_revive_record
 from duemq.pop.names import revive_topic
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.log.record import Record
 from tests.simulation.group_rig import GROUP as BROKER

@@ -26,11 +26,11 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq.broker.member_broker import MemberBroker
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.replication.confirmed_file import SUFFIX
 from duemq.replication.role import ReplicationRole
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.simulation import group_migration
 from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline

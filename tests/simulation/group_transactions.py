@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from tests.support.send_path import send_request
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.simulation.group_rig import GROUP, KILLED, group_rig
 from tests.simulation.test_group_fencing import SEED, STEP_US

@@ -16,7 +16,7 @@ import pytest
 
 from duemq.messages.decide import DecideProcessor
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from duemq_migration.ownership.moves import Migrations
 from duemq_migration.requests import MIGRATE

@@ -9,7 +9,7 @@ from typing import Final
 
 from duemq.auth.signature import Credentials
 from duemq.client import Client
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 ANSWER_S: Final = 60.0
 ROOT: Final = Credentials("root", "root-secret")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from duemq import Broker, Message, Producer, PullConsumer
 from duemq.client import Client
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 OWN_PACKAGES = "delivery", "migration", "reconciliation", "common", "config", "tests"
 PROPERTIES = {

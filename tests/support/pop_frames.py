@@ -10,9 +10,9 @@ from typing import Any
 
 from duemq.broker.broker import Broker
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.pop.names import revive_topic
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch
 from tests.support.pop_client import PopClient, Popped

@@ -10,8 +10,8 @@ from typing import Any
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.client import Client
-from duemq.net.codes import RequestCode
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from message_store.log.record import decode_record

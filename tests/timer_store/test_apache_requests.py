@@ -15,7 +15,7 @@ import pytest
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import InstalledPlugin
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, running, small
 

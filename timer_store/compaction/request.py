@@ -15,14 +15,13 @@ from typing import Final
 
 import msgspec
 
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from timer_store.compaction.compactor import Survey
 from timer_store.compaction.plan import NO_PLAN, CompactionPlan
 from timer_store.store import TimerStore
 
-COMPACT_TIMERS: Final = 9_014
-MESSAGE_ILLEGAL: Final = 13
 NOTHING_EXPIRED: Final = "no commit log file is older than fileReservedTime"
 NOTHING_NEEDED: Final = "no timer needs a commit log file that has expired"
 
@@ -75,6 +74,8 @@ def _dry_run(request: Request) -> bool:
         text = "the body must be a JSON object with dry_run"
         if str(error).endswith("$.dry_run`"):
             text = "dry_run must be true or false"
-        raise RequestError(MESSAGE_ILLEGAL, text) from error
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, text) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise RequestError(MESSAGE_ILLEGAL, f"the body is not JSON: {error}") from error
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the body is not JSON: {error}"
+        ) from error

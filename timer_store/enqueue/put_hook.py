@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delayed_delivery.redirected import TIMER_KIND
+from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
 from message_store.kernels.encode import PROPERTY_BYTES_MAX
 from message_store.layout import PROP_TIMER_DEL
@@ -25,7 +26,6 @@ from timer_store.kernels import enqueue as kernels
 from timer_store.layout import Offsets, Rows
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
 
-SYSTEM_ERROR, MESSAGE_ILLEGAL = 1, 13
 SHOWN_CHARACTERS = 40
 
 
@@ -110,7 +110,7 @@ class TimerHook:
         if report > kernels.REDIRECTED:
             remark = self._refusal(batch, position, report, now_ms)
             if remark:
-                batch.refuse(position, MESSAGE_ILLEGAL, remark)
+                batch.refuse(position, ResponseCode.MESSAGE_ILLEGAL, remark)
         return report
 
     def _refusal(self, batch: PutBatch, position: int, report: int, now_ms: int) -> str:
@@ -180,7 +180,7 @@ class TimerHook:
             ):
                 batch.refuse(
                     int(redirected[position]),
-                    SYSTEM_ERROR,
+                    ResponseCode.SYSTEM_ERROR,
                     full_slot_refusal(slot_ms, count, limit),
                 )
         if quota and self._pending_of is not None:
@@ -189,4 +189,4 @@ class TimerHook:
                 name = self._topics.name(index)
                 remark = f"{count} timers of topic {name} are pending, timerTopicQuota is {quota}"
                 refusal = f"timer message is under flow control: {remark}"
-                batch.refuse(int(redirected[position]), SYSTEM_ERROR, refusal)
+                batch.refuse(int(redirected[position]), ResponseCode.SYSTEM_ERROR, refusal)

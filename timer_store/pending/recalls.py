@@ -11,11 +11,11 @@ import numpy as np
 from delayed_delivery.pending import Verdict
 from delayed_delivery.plugin import Recalled
 from delayed_delivery.shared_batches import SharedBatches
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
-SYSTEM_ERROR, SERVICE_NOT_AVAILABLE = 1, 14
 BATCH_MESSAGES: Final = 2_000
 Handle: TypeAlias = tuple[str, int, str]
 """Real topic, time in ms since the epoch, unique key."""
@@ -43,15 +43,17 @@ class TimerRecalls:
         """
         timers = self._timers()
         if timers is None:
-            raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
+            raise RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet"
+            )
         name = topic, unique_id
         try:
             result = await self._batches.add(timers, (topic, time_ms, unique_id), name)
         except StoreError as error:
-            raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed: {error}") from error
         verdict, remark, log_end = result
         if verdict == Verdict.REFUSED:
-            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {remark}")
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"recall failed: {remark}")
         if verdict not in (Verdict.DONE, Verdict.CANCELLED):
             return Recalled.DELIVERED if verdict == Verdict.DELIVERED else Recalled.UNKNOWN
         if missing := await timers.store.wait_confirmed(log_end):

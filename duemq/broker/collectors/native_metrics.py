@@ -40,7 +40,6 @@ from duemq.metrics.kernels import (
 )
 from duemq.metrics.loop_collector import COLLECT_S
 from duemq.metrics.series import COUNTER, GAUGE, HISTOGRAM, SeriesLabels, SeriesTable
-from duemq.net.codes import RequestCode
 from duemq.net.meters import (
     CREATE_BOUNDS_MS,
     Counts,
@@ -55,6 +54,7 @@ from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
 from duemq.transactions.half_messages import HALF_TOPIC
 from duemq.transactions.meters import Meters
+from duemq_common.codes import RequestCode
 
 if TYPE_CHECKING:
     from duemq.broker.collectors.running_broker import RunningBroker

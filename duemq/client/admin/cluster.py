@@ -17,7 +17,7 @@ from duemq.client.errors import NoBroker, NoRoute, Unreachable, Unsupported
 from duemq.client.message import time_of
 from duemq.client.role import ClientRole
 from duemq.client.routes import MASTER_ID, bytes_of, json_object
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 
 Body = TypeVar("Body")

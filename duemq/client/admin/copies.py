@@ -10,7 +10,7 @@ import msgspec
 
 from duemq.client.admin.messages import MessagesAdmin
 from duemq.client.routes import TopicRoute, bytes_of
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.copies import KEYS_MAX, CopiesRequest, CopiesResponse
 
 SEARCH_TIMEOUT_S: Final = 30.0

@@ -15,7 +15,7 @@ from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicsAd
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import MessageQueue, milliseconds
 from duemq.client.routes import json_object
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 
 EARLIEST: Final = "earliest"

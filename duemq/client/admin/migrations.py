@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict, cast
 from duemq.client.admin.cluster import ClusterAdmin
 from duemq.client.errors import Refused, Unsupported
 from duemq.client.routes import json_object
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 MASTER_FIELD: Final = "masterAddress"
 CALL_TIMEOUT_S: Final = 600.0

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from duemq.client.admin.cluster import BrokerMember, ClusterAdmin, converted, parsed
 from duemq.client.errors import NoRoute, Refused, Unsupported
 from duemq.client.message import milliseconds
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from recurring_schedules.definition import Definition as Definition
 from recurring_schedules.definition import InvalidDefinition, check
 from recurring_schedules.occurrences import check_fires, next_after

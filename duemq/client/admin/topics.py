@@ -20,7 +20,7 @@ from duemq.client.admin.cluster import (
 from duemq.client.errors import NoRoute, Unsupported
 from duemq.client.message import MessageQueue
 from duemq.client.routes import READ, TEMPLATE_TOPIC, WRITE
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"

@@ -17,7 +17,7 @@ from duemq.console.pages.timers import message_link
 from duemq.http.broker_states import of_members, value_of
 from duemq.http.endpoints import JsonObject
 from duemq.http.problems import Problem
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from message_store.log.offset_id import encode_offset_id
 
 STATUS_VIEW: Final = "reconciliation.status"

@@ -12,7 +12,7 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 
 AUDIT_VIEW: Final = "accounts.audit"
 PAGE_SIZE: Final = 100

@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from delayed_delivery.later_copies import SEPARATOR_BYTES, entry_bytes, handle_bytes_max
-from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.kernels.revival import CopyContext, CopyOutput, add_copies
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.receipts import RECEIPT_PROPERTY
 from duemq.registry.managers import Identity
 from duemq.send.put_path import PutPath
+from duemq_common.codes import ResponseCode
 from message_store import layout
 from message_store.log.batch import IPV6_BYTES, PutBatch
 from message_store.log.copies import KEPT_FLAGS, STORED, add_copy, next_reconsume_times, refusal

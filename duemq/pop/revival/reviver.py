@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason
 from delayed_delivery.stored_quarantine import StoredQuarantine
-from duemq.net.codes import ResponseCode
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import normal_topic, retry_topic
 from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_record
@@ -41,6 +40,7 @@ from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity
 from duemq.registry.topics import TopicManager
 from duemq.send.put_path import PutPath
 from duemq_common.clock import Clock, Signal
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller.requests import (
     ControllerFault,
     ControllerRefusal,
@@ -27,6 +26,7 @@ from duemq.replication.controller.requests import (
     leader_of,
     leader_request,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Peer, Request, Response
 

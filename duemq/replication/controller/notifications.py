@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from duemq.net import wire_json
-from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
 from duemq.net.fields import LONG_MAX
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.ha_address import HaAddressProcessor
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 
 MASTER_ID: Final = 0

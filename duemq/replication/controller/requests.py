@@ -18,8 +18,8 @@ from typing import Final
 
 from duemq.net import wire_json
 from duemq.net.client import split_address
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.fields import INT_MAX, LONG_MAX
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 

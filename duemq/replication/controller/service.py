@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from duemq.configuration.controller_config import ControllerConfig
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.client import ControllerClient
 from duemq.replication.controller.election_back_off import ElectionBackOff
@@ -55,6 +54,7 @@ from duemq.replication.controller.member_events import (
 )
 from duemq.replication.controller.requests import BrokerHeartbeat, ControllerRefusal, GroupName
 from duemq_common.clock import Clock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import DueMQError, RequestError, UsageError
 from duemq_common.ledger.identity import store_id
 from duemq_common.request import Request, Response
@@ -26,7 +27,7 @@ from duemq_migration.ownership.states import (
 from duemq_migration.plans.counting import PlanCount
 from duemq_migration.plans.plan import Plan, check, from_json, new_id, to_json
 from duemq_migration.plans.plan_files import PlanFiles
-from duemq_migration.requests import SYSTEM_ERROR, Done, MigrationRequest, command_of
+from duemq_migration.requests import Done, MigrationRequest, command_of
 from duemq_migration.steps.service import MigrationService, difference, plain
 from duemq_migration.views import status_view
 
@@ -73,7 +74,7 @@ class Operations:
         except RequestError:
             raise
         except (DueMQError, OSError) as error:
-            raise RequestError(SYSTEM_ERROR, str(error)) from error
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._service.wake()
         if command.action in CHANGING and not command.dry_run:
             await self._confirmed(command.action)

@@ -20,8 +20,8 @@ from delayed_delivery import ownership
 from delayed_delivery.kernels.outcome import SKIPPED
 from delayed_delivery.ownership import RANGES_MAX, Return, Route
 from delayed_delivery.ownership_projection import LevelProjection
-from delayed_delivery.quarantine import MESSAGE_ILLEGAL
 from duemq_common.clock import Clock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import OwnershipRefused
 from duemq_migration.kernels.routed import levels_of
 from duemq_migration.ownership.checksum import checksum
@@ -241,7 +241,9 @@ class RoutedReturn:
         stored = made["status"] == 0
         self._timers.decisions.settle(rows[stored], locations[stored])
         # A copy that the store will never accept stays a timer, and stops no other one.
-        refused = np.flatnonzero((made["status"] > SKIPPED) & (made["status"] != MESSAGE_ILLEGAL))
+        refused = np.flatnonzero(
+            (made["status"] > SKIPPED) & (made["status"] != ResponseCode.MESSAGE_ILLEGAL)
+        )
         self._wake()
         reason = (
             batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""

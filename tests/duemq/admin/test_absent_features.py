@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duemq.admin.absent_features import REASONS, AbsentFeatures
-from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, RequestHandler, Response
 from tests.support.running_broker import running, small
 

@@ -10,8 +10,8 @@ import pytest
 from duemq.admin.runtime_info import RuntimeInfo, binary_size, run_time
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.put_latency import PutLatency
 from duemq_common.request import Request
 from message_store.store import MessageStore

@@ -17,7 +17,7 @@ from duemq.auth.gate import Gate
 from duemq.auth.signature import Credentials
 from duemq.configuration.settings import settings_from
 from duemq.net.bound_socket import bind as bind_port
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, connected, running, small

@@ -14,12 +14,12 @@ import pytest
 
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
 from duemq.send.ingest import SEND_CODES
 from duemq.v5 import acknowledgements
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import Renewals
+from duemq_common.codes import RequestCode
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import BrokerClient, connected, small

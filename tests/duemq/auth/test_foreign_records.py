@@ -17,8 +17,8 @@ from delayed_delivery.pending import Verdict
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import HitDecision, HitVerdicts, PendingHits
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from message_store.log.properties import encode_properties

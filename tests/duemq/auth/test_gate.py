@@ -24,7 +24,7 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.auth.signature import SIGNATURE, Credentials
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.auth.local_administration import ADMINISTRATIVE, LocalAdministration
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import ConfigError, RequestError
 from duemq_common.request import Request
 from tests.support.loopback_broker import call, loopback

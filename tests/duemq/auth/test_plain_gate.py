@@ -18,7 +18,7 @@ from duemq.auth.plain_gate import PlainGate
 from duemq.auth.plain_rules import rules_of
 from duemq.auth.signature import Credentials
 from duemq.broker.collectors.collector import broker_collector
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.errors import CorruptStore, RequestError
 from duemq_common.request import Request
 from tests.support.running_broker import connected, running, small

@@ -18,8 +18,8 @@ from duemq.auth.model import Action
 from duemq.auth.record_access import cancel_actions
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
-from duemq.net.codes import ResponseCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import ResponseCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties

@@ -11,8 +11,8 @@ from duemq.auth.accesses import ACCESSES_MAX, HANDLES_MAX, Access, TooManyNames
 from duemq.auth.model import Action, Resource
 from duemq.auth.request_rules import accesses
 from duemq.auth.request_table import ROWS
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import NAMES_MAX
+from duemq_common.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
 

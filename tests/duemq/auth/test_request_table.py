@@ -7,7 +7,7 @@ import pytest
 from duemq.auth.model import Action
 from duemq.auth.plain_permissions import administrator
 from duemq.auth.request_table import ROWS, ROWS_BY_MODULE, row_of
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 
 SENT_BY_BROKERS = {
     RequestCode.CHECK_TRANSACTION_STATE,

@@ -15,10 +15,10 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.broker.plugins import installed_plugins
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import read_properties
 from duemq_common.errors import ConfigError, CorruptStore, PluginError, UsageError
 from tests.duemq.distributions import COUNTING_PLUGIN, install

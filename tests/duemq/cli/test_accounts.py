@@ -27,7 +27,7 @@ from duemq.cli.app import app
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.client import Admin
-from duemq.net.codes import ResponseCode
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from message_store.recovery.store_lock import StoreLock
 from tests.support.accounts import KEYS

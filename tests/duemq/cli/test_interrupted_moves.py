@@ -28,8 +28,8 @@ from duemq.client.connection import ServerConnection
 from duemq.client.errors import ClientError
 from duemq.client.message import Message, milliseconds
 from duemq.client.producer import Producer
-from duemq.net.codes import RequestCode
 from duemq.testing import LocalBroker
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.commands import duemq

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from duemq.cli.exits import Exit
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.support.commands import Running, duemq, start
 from tests.support.running_broker import connected
 

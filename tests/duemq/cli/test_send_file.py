@@ -15,8 +15,8 @@ import pytest
 from duemq.cli.message_file import REPAIR_FORMAT, read_file
 from duemq.cli.sending_once import records_of
 from duemq.client.client import Client
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, UsageError
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties

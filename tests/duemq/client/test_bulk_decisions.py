@@ -14,9 +14,9 @@ from delayed_delivery.pending import Verdict
 from duemq.client.bulk_decisions import BulkDecisions, HitPage, PendingSearch, without
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.messages import pending_hits
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import PAGE_HITS_MAX, HitDecision, HitVerdicts, PendingHits
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, running, small
 

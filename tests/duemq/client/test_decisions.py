@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from duemq.client import PendingDecisions, Refused, Unreachable
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.decisions import DecisionRequest, DecisionResponse, DecisionResult
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
 from tests.support.scripted_server import reply, scripted

@@ -26,7 +26,7 @@ from duemq.client import (
 from duemq.client.message import MessageQueue
 from duemq.client.producer import FIRST_VERSION_WITH_TIMERS
 from duemq.net import codec
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RecordUnreadable
 from duemq_common.request import Request, Response
 from tests.support.free_ports import free_ports

@@ -26,7 +26,7 @@ from duemq.client import (
     ReceivedMessage,
     Unreachable,
 )
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from recurring_schedules.definition import Definition
 from tests.support.encoded_records import encode_record

@@ -24,8 +24,8 @@ from duemq.console.bulk import BulkJobs
 from duemq.console.bulk_job import BulkJob
 from duemq.http.broker_states import NOT_REGISTERED
 from duemq.http.problems import Problem
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import HitDecision, HitVerdicts, PendingHits
+from duemq_common.codes import RequestCode
 from duemq_common.request import Response
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,

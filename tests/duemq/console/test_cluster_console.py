@@ -17,7 +17,7 @@ from duemq.client import Client
 from duemq.console.application import ENTRIES, console_routes
 from duemq.console.logins import LoginRole
 from duemq.http.standalone import ConsoleOptions, serving_console
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from tests.duemq.console.cluster import clustered
 from tests.duemq.console.test_brokers import UNKNOWN, prepare

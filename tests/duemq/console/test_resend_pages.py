@@ -12,7 +12,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Admin, Message, PendingDecisions, Producer, PullConsumer
 from duemq.client.admin.resends import UndeliveredMessage, UndeliveredSearch
 from duemq.client.admin.topics import TopicSettings
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.duemq.client.admin.test_admin import broker_has
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,

@@ -19,7 +19,7 @@ from duemq.console.application import ENTRIES, console_routes
 from duemq.console.logins import LoginRole
 from duemq.http.broker_states import NOT_REGISTERED
 from duemq.http.standalone import ConsoleOptions, serving_console
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from recurring_schedules.definition import Definition
 from tests.duemq.client.admin.test_admin import make_dead_letter

@@ -15,7 +15,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Admin, Client
 from duemq.http.standalone import ConsoleOptions, serving_console
 from duemq.http.tokens import ACCOUNT_TOKENS_MAX, LIFETIME_S, TOKENS_MAX, Tokens
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT, user_steps
 from tests.support.running_broker import running, small

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from duemq.client.decisions import PendingDecisions
-from duemq.net.codes import RequestCode
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import decode_record
 from tests.support.pop_client import PopClient, advance

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.messages.replica_referrals import AT_MASTER, MASTER_FIELD
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from tests.duemq.broker.test_role_runner import DEMOTED, broker_in
 from tests.support.running_broker import connected, small
 

@@ -10,10 +10,10 @@ from duemq.auth.config import AuthConfig
 from duemq.auth.signature import Credentials
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.name_servers import name_server
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.tls import load_tls
 from duemq.net.tls_config import TlsConfig
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode, ResponseCode
 from tests.support.raw_connection import WAIT_S
 from tests.support.running_broker import connected, running, small
 

@@ -15,10 +15,10 @@ from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.registration import BrokerAddress, register_request
 from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import RouteTable
-from duemq.net.codes import RequestCode
 from duemq.net.wire_json import parse
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response

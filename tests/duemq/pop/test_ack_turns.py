@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import TEMPLATES_MAX
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import Popped, advance

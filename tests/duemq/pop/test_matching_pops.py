@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.net.memory import ReceiveBuffer
+from duemq_common.codes import RequestCode
 from tests.duemq.pop.test_pop_turns import Gate, Written, send_numbers
 from tests.support.pop_client import popped
 from tests.support.pop_frames import PopRig, ack_request, codes, responses, turn, write

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.pop.pop import PopProcessor, PopRequest
 from duemq.pop.pop_turns import POPS_MAX, PopTurns
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import AckEntry, Acknowledgement
 from duemq.pop.figures import PopFigures
 from duemq.pop.revive_log import ROWS_MAX, ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.registry.managers import Identity
 from duemq_common.clock import FakeClock
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.running_broker import BrokerClient, connected, running, small
 from tests.support.wait_until import until

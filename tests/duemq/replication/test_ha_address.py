@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.replication.ha_address import HaAddressFinder, HaAddressProcessor, request_ha_address
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from duemq.client.routes import bytes_of
-from duemq.net.codes import RequestCode
 from duemq.replication.clock_comparison import CHECK_MS
 from duemq.replication.ha_client import HaState
 from duemq.replication.replica import Replica, with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import ConfigError, PeerError
 from duemq_migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
 from message_store.retention.pins import UNKNOWN

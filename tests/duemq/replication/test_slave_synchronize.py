@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from message_store.replication.truncation import truncate_store
 from message_store.retention.pins import UNKNOWN

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.net.codes import ResponseCode
 from duemq.send.batch_body import ENTRIES_MAX, batch_entries, count_entries
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 ENTRY = (23).to_bytes(4, "big") + bytes(12) + (1).to_bytes(4, "big") + b"x" + bytes(2)

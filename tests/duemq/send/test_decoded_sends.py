@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.send.decoded_sends import STAGED_BYTES_MAX, DecodedSends
 from duemq.send.layout import ROWS_MAX
 from duemq.send.responses import DecodedSend, MustWait
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch

@@ -11,9 +11,9 @@ import pytest
 
 from delayed_delivery.plugin import SystemTopic
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
 from duemq.send.timer_refusal import TIMER_TOPIC, has_timer_topic, refuse_timers
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.recall_handle import decode_handle
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties

@@ -11,8 +11,8 @@ import pytest
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
-from duemq.net.codes import ResponseCode
 from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from message_store.log.batch import PutBatch

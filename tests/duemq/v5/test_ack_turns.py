@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode
 from duemq.pop.revive_log import ReviveLog
 from duemq.v5.protocol import definition as v2
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from tests.duemq.v5.conftest import Run
 from tests.support.free_ports import free_ports

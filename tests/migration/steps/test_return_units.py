@@ -10,7 +10,7 @@ import pytest
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Return, Route
-from delayed_delivery.quarantine import MESSAGE_ILLEGAL
+from duemq_common.codes import ResponseCode
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
 from schedule_service.names import SCHEDULE_TOPIC
@@ -207,7 +207,7 @@ def test_a_copy_that_cannot_be_stored_stays_a_timer_and_blocks_no_rollback(
 
     def refusing(batch: PutBatch) -> None:
         if batch.count == 10:  # a step of the rollback
-            batch.refuse(3, MESSAGE_ILLEGAL, "it is too long")
+            batch.refuse(3, ResponseCode.MESSAGE_ILLEGAL, "it is too long")
         put(batch)
 
     monkeypatch.setattr(rig.store, "put", refusing)

@@ -12,7 +12,7 @@ import pytest
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Route, StateRecord
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from duemq_migration.ownership.owners import NoOwners
 from duemq_migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker

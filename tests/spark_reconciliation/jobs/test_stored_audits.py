@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from duemq_common.ledger.engine import default_url
 from duemq_common.ledger.identity import store_id
@@ -19,7 +20,7 @@ from duemq_common.request import Request
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.jobs.audit_ledger import AuditRecord
 from spark_reconciliation.jobs.run import AuditRequest, LedgerRow
-from spark_reconciliation.jobs.stored_audits import READ_AUDITS, StoredAudits, audits_page
+from spark_reconciliation.jobs.stored_audits import StoredAudits, audits_page
 
 AUDIT = AuditRecord(
     audit_id="a", started_ms=1, ended_ms=2, verdicts={"lost": 1}, findings=[{"verdict": "lost"}]
@@ -41,7 +42,7 @@ def test_a_ledger_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         stored = StoredAudits(str(tmp_path), lambda: f"sqlite:///{tmp_path}/absent")
         with pytest.raises(RequestError, match="no such file"):
-            await stored.read(Request(READ_AUDITS, {}))
+            await stored.read(Request(RequestCode.READ_AUDITS, {}))
 
     asyncio.run(main())
 

@@ -20,8 +20,8 @@ from typing import Final
 from duemq.client import Client, ClientError, Message, MessageQueue, Producer, PullConsumer
 from duemq.client.message import ReceivedMessage, time_of
 from duemq.client.producer import STATUS
-from duemq.net.codes import ResponseCode
 from duemq_common.clock import SystemClock
+from duemq_common.codes import ResponseCode
 from tests.support.failover_demo.processes import poll
 
 GROUP: Final = "duemq_group_load"

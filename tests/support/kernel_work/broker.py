@@ -10,10 +10,10 @@ from prometheus_client import generate_latest
 
 from duemq.broker.broker import Broker
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
 from duemq.send import layout
 from duemq.send.grants import key_states
 from duemq_common.clock import SystemClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry

@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
 from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.collector import StoreCollector
-from timer_store.compaction.request import (
-    COMPACT_TIMERS,
-    NOTHING_EXPIRED,
-    NOTHING_NEEDED,
-    handle_compact,
-)
+from timer_store.compaction.request import NOTHING_EXPIRED, NOTHING_NEEDED, handle_compact
 from timer_store.views import summary
 
 
 def call(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:
-    request = Request(COMPACT_TIMERS, {}, body)
+    request = Request(RequestCode.COMPACT_TIMERS, {}, body)
     found: dict[str, Any] = json.loads(asyncio.run(handle_compact(rig.timers, request)).body)
     return found
 

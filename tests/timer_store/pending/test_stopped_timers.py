@@ -12,9 +12,9 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.client.decisions import PendingDecisions
-from duemq.net.codes import RequestCode
 from duemq.net.decisions import DecisionRequest
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.errors import DueMQError
 from duemq_common.recall_handle import RecallHandle
 from tests.migration.bench import Bench

@@ -23,7 +23,7 @@ from duemq.client.admin.dead_letters import DeadLetter
 from duemq.client.admin.groups import GroupSettings, ResetTo
 from duemq.client.admin.resends import UndeliveredMessage, UndeliveredSearch
 from duemq.client.admin.topics import TopicSettings
-from duemq.net.codes import RequestCode
+from duemq_common.codes import RequestCode
 from tests.support.running_broker import running, small
 
 Run = Callable[..., Any]

@@ -15,7 +15,7 @@ from duemq.client.admin.resends import ResendOptions
 from duemq.client.admin.topic_page import topic_page
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.message import MessageQueue, ReceivedMessage
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from message_store.log.record import Record, encode_record
 from tests.support.running_broker import TIMEOUT_S, running, small

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from delayed_delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
 from duemq.broker.broker import Broker
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry

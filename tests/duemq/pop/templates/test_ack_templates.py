@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.pop.kernels.acks import (
     COLUMNS,
     INVISIBLE_MS,
@@ -26,6 +25,7 @@ from duemq.pop.kernels.acks import (
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.templates.ack_templates import AckTemplate
 from duemq.pop.templates.frame_templates import HEADER_BYTES_MAX
+from duemq_common.codes import RequestCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Request
 

@@ -8,12 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.pop.kernels.matching_frames import read_matching
 from duemq.pop.pop import PopRequest
 from duemq.pop.pop_queues import PopTarget
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from duemq.registry.subscriptions import Subscription
+from duemq_common.codes import RequestCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Request
 from tests.duemq.pop.templates.test_ack_templates import decoded, frame

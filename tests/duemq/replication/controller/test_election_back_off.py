@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode
 from duemq.replication.controller.election_back_off import ElectionBackOff
+from duemq_common.codes import RequestCode
 from tests.support.group_rig import BEAT_MS, LIMIT_MS, Rig
 
 ELECT = RequestCode.CONTROLLER_ELECT_MASTER

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.identity import MemberIdentity
 from duemq.replication.controller.member import GroupMember
@@ -41,6 +40,7 @@ from duemq.replication.controller.member_events import (
     Resign,
     StoreIdentity,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 from tests.support.fake_controller import ControllerModel

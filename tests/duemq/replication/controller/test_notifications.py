@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from duemq.net.codes import RequestCode
 from duemq.replication.controller.notifications import ControllerNotifications
 from duemq.replication.ha_address import HaAddressProcessor
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.support.group_host import GROUP
 

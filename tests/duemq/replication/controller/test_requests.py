@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
 from duemq.replication.controller.requests import (
     BrokerHeartbeat,
@@ -20,6 +19,7 @@ from duemq.replication.controller.requests import (
     Leader,
     SyncStateSet,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 

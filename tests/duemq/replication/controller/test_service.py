@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller.service import GroupService
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from tests.support.fake_controller import ADDRESS
 from tests.support.fakes import settle

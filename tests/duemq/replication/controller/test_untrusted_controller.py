@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.net.codes import RequestCode
 from duemq.replication.controller.member_events import MemberState
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.duemq.replication.controller.test_service import VIEW
 from tests.support.fakes import settle
