@@ -112,7 +112,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
 
 
 def _row(record: Any) -> tuple[object, ...]:
-    from spark_reconciliation.audit.verdicts import CLEAN
+    from spark_reconciliation.audit.rules import CLEAN
 
     bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]
     remark = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from spark_reconciliation.audit.rules import CLEAN, VERDICTS
 from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:

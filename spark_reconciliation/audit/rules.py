@@ -12,6 +12,27 @@ if TYPE_CHECKING:
 
     from spark_reconciliation.audit.audit_config import AuditConfig
 
+VERDICTS: Final = (
+    "corrupt",
+    "moved_twice",
+    "duplicated",
+    "cancelled_but_fired",
+    "misrouted",
+    "unreachable",
+    "early",
+    "late",
+    "lost",
+    "unexpected",
+    "quarantined",
+    "cancelled",
+    "pending",
+    "moved",
+    "removed",
+    "ok",
+)
+"""Verdicts that rules give, the gravest first."""
+CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
+"""Verdicts that are not findings."""
 IGNORED: Final = "ignored"
 EARLY_BY_CLOCK: Final = "delivered before its due time, after the clock was set back"
 LOST_BY_CLOCK: Final = "its owner had passed its due time before the clock was set back"

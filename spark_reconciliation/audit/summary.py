@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.audit.aggregated_audit import by_lateness
-from spark_reconciliation.audit.rules import EXCUSED
-from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from spark_reconciliation.audit.rules import CLEAN, EXCUSED, VERDICTS
 from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 

@@ -46,26 +46,6 @@ if TYPE_CHECKING:
 
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
-VERDICTS: Final = (
-    "corrupt",
-    "moved_twice",
-    "duplicated",
-    "cancelled_but_fired",
-    "misrouted",
-    "unreachable",
-    "early",
-    "late",
-    "lost",
-    "unexpected",
-    "quarantined",
-    "cancelled",
-    "pending",
-    "moved",
-    "removed",
-    "ok",
-)
-CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
-"""Verdicts that are not findings."""
 AUDITED: Final = (
     "store_id",
     "phys_offset",

@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.audit.keyed_events import origin
-from spark_reconciliation.audit.rules import EXCUSED
-from spark_reconciliation.audit.verdicts import CLEAN
+from spark_reconciliation.audit.rules import CLEAN, EXCUSED
 from spark_reconciliation.engine import F, Window
 from spark_reconciliation.scan.ownership_tables import owned_by_timers, read_journals
 from timer_store.layout import UNIT_BYTES

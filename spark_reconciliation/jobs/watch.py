@@ -28,7 +28,8 @@ from duemq_common.errors import UsageError
 from duemq_common.existence import exists
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.keyed_events import origin
-from spark_reconciliation.audit.verdicts import CLEAN, COLUMNS, AuditSurvey, reader_of, take_survey
+from spark_reconciliation.audit.rules import CLEAN
+from spark_reconciliation.audit.verdicts import COLUMNS, AuditSurvey, reader_of, take_survey
 from spark_reconciliation.engine import F
 from spark_reconciliation.jobs.run import write_whole
 from spark_reconciliation.scan.options import FORMAT

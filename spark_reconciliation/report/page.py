@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from duemq_common.charts import COLOURS, Series, chart, count_bar, time_text
 from duemq_common.report_page import NUMBER, ReportTable, render_report
+from spark_reconciliation.audit.rules import CLEAN
 from spark_reconciliation.audit.summary import Summary
-from spark_reconciliation.audit.verdicts import CLEAN
 
 Rows = Sequence[Mapping[str, Any]]
 TEMPLATE: Final = Path(__file__).with_name("report.html")

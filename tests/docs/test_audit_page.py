@@ -1,11 +1,12 @@
-"""The how-to of audits lists each verdict, and which are findings."""
+"""The how-to of audits and the console have each verdict."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from spark_reconciliation.audit.verdicts import CLEAN, VERDICTS
+from duemq.console.catalogue import TEXTS
+from spark_reconciliation.audit.rules import CLEAN, VERDICTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 ROW = re.compile(r"^\| ([a-z_, ]+) \| [^|]+ \|( yes)? \|$", re.M)
@@ -18,3 +19,9 @@ def test_the_page_lists_each_verdict() -> None:
         for name in names.split(", ")
     ]
     assert sorted(rows) == sorted((name, name not in CLEAN) for name in VERDICTS)
+
+
+def test_the_console_has_a_text_for_each_verdict() -> None:
+    prefix = "audit_verdict."
+    keys = {key.removeprefix(prefix) for key in TEXTS if key.startswith(prefix)}
+    assert keys == set(VERDICTS)

@@ -21,7 +21,7 @@ from spark_reconciliation.audit.migration_proof import (
     migration_proof,
     proof_totals,
 )
-from spark_reconciliation.audit.verdicts import CLEAN
+from spark_reconciliation.audit.rules import CLEAN
 from spark_reconciliation.jobs import jobs
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.jobs.watch import Watch, WatchConfig

@@ -349,7 +349,7 @@ def made_store(root: Path, count: int = EACH) -> Path:
 
 def reported(spark: Any, planted: Planted) -> dict[tuple[str, str], str]:
     """Return what one audit of all stores reports about each planted fault."""
-    from spark_reconciliation.audit.verdicts import CLEAN
+    from spark_reconciliation.audit.rules import CLEAN
     from spark_reconciliation.spark.read import audit_stores
 
     verdicts, unread = audit_stores(spark, planted.stores, ids=False)

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from duemq.cli.decoded_page import is_of_application
 from spark_reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
 from spark_reconciliation.audit.audit_config import AuditConfig
-from spark_reconciliation.audit.rules import EXCUSED
+from spark_reconciliation.audit.rules import CLEAN, EXCUSED, VERDICTS
 from spark_reconciliation.audit.summary import summarize, write_parquet
-from spark_reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, _steps, audit, take_survey
+from spark_reconciliation.audit.verdicts import COLUMNS, _steps, audit, take_survey
 from spark_reconciliation.jobs.jobs import forecast, lateness, repair
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.scan.options import FORMAT
