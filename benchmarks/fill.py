@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common.clock import Clock, SystemClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -22,7 +23,6 @@ from message_store.store import MessageStore
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
 
 Times = npt.NDArray[np.int64]

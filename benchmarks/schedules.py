@@ -25,6 +25,7 @@ from benchmarks.machine import shared_with_others
 from delayed_delivery.quarantine import NO_HOST
 from duemq.client import Message, Producer
 from duemq_common.clock import FakeClock, SystemClock
+from duemq_common.topics import SCHEDULES_TOPIC, TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
@@ -34,7 +35,7 @@ from recurring_schedules.checkpoint import ScheduleCheckpoints
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import ScheduleRecord
 from recurring_schedules.messages import add_occurrence
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
+from recurring_schedules.names import JOURNAL_QUEUE
 from recurring_schedules.occurrences import next_after
 from recurring_schedules.plugin import recovered_table
 from tests.support.duemq_server import DueMQ
@@ -42,7 +43,6 @@ from tests.support.stores import records_of
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
 
 TOPIC, OTHER_TOPIC, QUEUES = "bench_schedules", "bench_others", 4
@@ -156,7 +156,7 @@ def fill(root: Path, options: argparse.Namespace) -> None:
     """Put schedules with their first occurrences into the store of a stopped broker."""
     clock = FakeClock(_now_ms())  # the time does not pass, so nothing is due during the fill
     with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
-        own = (TIMER_TOPIC, 1), (JOURNAL_TOPIC, 1)
+        own = (TIMER_TOPIC, 1), (SCHEDULES_TOPIC, 1)
         for name, queues in (*own, (TOPIC, QUEUES)):  # not persisted
             store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
         timers = TimerStore(store, clock, TimerConfig())
@@ -188,7 +188,7 @@ def put_schedules(
     for each, planned_ms in zip(schedules, times, strict=True):
         record = ScheduleRecord(definition=each, planned_ms=now_ms, next_ms=planned_ms)
         batch.add(
-            topic_index=store.topics.find(JOURNAL_TOPIC),
+            topic_index=store.topics.find(SCHEDULES_TOPIC),
             queue_id=JOURNAL_QUEUE,
             body=journal.encode(record),
             properties=b"",

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from delayed_delivery.kernels.outcome import count_late, settle
 from delayed_delivery.quarantine import NOT_WRITABLE, Reason, Undeliverable, report
+from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 
@@ -31,8 +32,8 @@ NO_ROWS: Final[Mapping[int, int]] = MappingProxyType({})
 ALL: Final = "all"
 CLASSES: Final = ("ordinary", "retry", "system")
 ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
-RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
-SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
+RETRY_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
+SYSTEM_PREFIXES: Final = (SYSTEM_PREFIX, "RMQ_SYS_", "SCHEDULE_TOPIC_")
 RATE_SECONDS: Final = 60
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 1_440

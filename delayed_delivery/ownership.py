@@ -29,6 +29,7 @@ from msgspec.structs import asdict
 from delayed_delivery.own_records import put_own
 from delayed_delivery.quarantine import NO_HOST
 from duemq_common.errors import OwnershipRefused, RecordUnreadable
+from duemq_common.topics import OWNERSHIP_TOPIC
 from message_store.log.record import Record
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.ranges import Range, joined, minus
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-OWNERSHIP_TOPIC: Final = "DUEMQ_MIGRATION"
 OWNERSHIP_QUEUE: Final = 0
 RANGES_MAX: Final = 1_000
 """Maximum ranges of one record; a step with more is divided."""

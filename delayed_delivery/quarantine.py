@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # loads the kernels, which commands do not need
 
 log = logging.getLogger(__name__)
 LOGGED_MAX: Final = 10  # maximum messages of one batch with a log line each
-QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_BYTES_MAX = 4_000

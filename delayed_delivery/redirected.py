@@ -8,9 +8,9 @@ from typing import Final
 from msgspec import Struct
 
 from delayed_delivery.quarantine import Reason
+from duemq_common.topics import HALF_TOPIC
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC
 LEVEL_KIND, TIMER_KIND = 1, 2  # `PutBatch.kinds`: messages with a level, with a timer property
 SCHEDULE_KIND: Final = 4  # with a property of recurring schedules
 QUEUE_DIGITS_MAX = 9

@@ -6,9 +6,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason, Undeliverable, put_quarantined
+from delayed_delivery.quarantine import Reason, Undeliverable, put_quarantined
 from delayed_delivery.records import read_damaged
 from duemq_common.clock import Clock
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 
 from duemq_common.clock import Clock
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
+from duemq_common.topics import SCHEDULES_TOPIC
+from recurring_schedules.names import JOURNAL_QUEUE
 from recurring_schedules.snapshot import Bytes, RowSnapshot
 from recurring_schedules.table import ROW, ScheduleTable
 
@@ -51,8 +52,8 @@ def load_table(store: MessageStore) -> ScheduleTable:
     """Return the table of the checkpoint, or one that is empty before the first schedule."""
     table = read_checkpoint(store)
     if table is None:
-        first, _ = store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)
-        units = store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, first, 1)
+        first, _ = store.queue_bounds(SCHEDULES_TOPIC, JOURNAL_QUEUE)
+        units = store.units(SCHEDULES_TOPIC, JOURNAL_QUEUE, first, 1)
         start = int(units[0]["phys_offset"]) if units.size else store.max_offset
         table = ScheduleTable(log_offset=start)
     return table
@@ -137,7 +138,7 @@ class ScheduleCheckpoints:
 
     async def _replay(self, table: ScheduleTable) -> None:
         """Bring the table to the end of the log, which has nothing for it without a journal."""
-        if not self._store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)[1]:
+        if not self._store.queue_bounds(SCHEDULES_TOPIC, JOURNAL_QUEUE)[1]:
             table.log_offset = self._store.max_offset
             return
         while True:

@@ -16,8 +16,9 @@ import msgspec
 from delayed_delivery.own_records import put_own
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import SCHEDULES_TOPIC
 from recurring_schedules.definition import Definition
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
+from recurring_schedules.names import JOURNAL_QUEUE
 
 if TYPE_CHECKING:
     from message_store.queues.topic_table import TopicTable
@@ -82,7 +83,7 @@ def append(store: MessageStore, record: ScheduleRecord, now_ms: int) -> None:
     Raises:
         RequestError: The store refuses the append; nothing has changed.
     """
-    batch = put_own(store, JOURNAL_TOPIC, JOURNAL_QUEUE, encode(record), now_ms=now_ms)
+    batch = put_own(store, SCHEDULES_TOPIC, JOURNAL_QUEUE, encode(record), now_ms=now_ms)
     if batch.rows[0]["status"]:
         reason = batch.remarks.get(0, "the store is not writable")
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 PLUGIN: Final = "recurring_schedules"
-JOURNAL_TOPIC: Final = "DUEMQ_SCHEDULES"
 JOURNAL_QUEUE: Final = 0
 TIMER_PLUGIN: Final = "timer_store"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 
 # Properties of an occurrence.
 SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"

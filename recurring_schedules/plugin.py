@@ -15,10 +15,11 @@ from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import PERM_READ, SCHEDULES_TOPIC
 from message_store.retention.pins import UNKNOWN, FirstPending
 from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
 from recurring_schedules.collector import ScheduleCollector
-from recurring_schedules.names import JOURNAL_TOPIC, PLUGIN, TIMER_PLUGIN
+from recurring_schedules.names import PLUGIN, TIMER_PLUGIN
 from recurring_schedules.planner import Planner
 from recurring_schedules.put_hook import ScheduleHook
 from recurring_schedules.renewal import DefinitionRenewal
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-READ_ONLY: Final = 4
 NO_TIMERS: Final = (
     "timers are switched off, so no schedule can run: set timerWheelEnable=true and restart"
 )
@@ -62,7 +62,7 @@ class RecurringPlugin(PluginBase):
         self._topics: TopicTable | None = None  # those of the open store
 
     def system_topics(self) -> Sequence[SystemTopic]:
-        return (SystemTopic(JOURNAL_TOPIC, 1, READ_ONLY),)
+        return (SystemTopic(SCHEDULES_TOPIC, 1, PERM_READ),)
 
     def put_hooks(self) -> Sequence[PutHook]:
         if self._topics is None:  # a replica
@@ -99,7 +99,7 @@ class RecurringPlugin(PluginBase):
         planner = Planner(store, table, self._host.clock, hooks)
         requests = ScheduleRequests(store, table, planner, pending, self._host.clock)
         on_journal = JournalDispatcher(store, table, planner.wake)
-        store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+        store.add_dispatcher(on_journal, topic=SCHEDULES_TOPIC)
         await requests.finish_withdrawals()
         checkpoints = ScheduleCheckpoints(store, table, self._host.clock)
         renewal = DefinitionRenewal(store, table, self._host.clock)
@@ -118,7 +118,7 @@ class RecurringPlugin(PluginBase):
                 checkpoints.stop()
                 self._host.metrics.unregister(collector)
         self._running = None
-        store.remove_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+        store.remove_dispatcher(on_journal, topic=SCHEDULES_TOPIC)
 
     @asynccontextmanager
     async def following(self, store: MessageStore) -> AsyncIterator[None]:
@@ -157,7 +157,7 @@ class JournalDispatcher:
 
     def __init__(self, store: MessageStore, table: ScheduleTable, wake: Callable[[], None]) -> None:
         self._store, self._table, self._wake = store, table, wake
-        self._topic = store.topics.add(JOURNAL_TOPIC)
+        self._topic = store.topics.add(SCHEDULES_TOPIC)
 
     def __call__(self, batch: PutBatch) -> None:
         rows = batch.filled

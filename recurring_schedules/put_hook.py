@@ -21,6 +21,7 @@ from delayed_delivery.redirected import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows, topic_of
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import SCHEDULES_TOPIC
 from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
 from message_store.log.batch import SCHEDULE_PREFIX
 from recurring_schedules import journal
@@ -31,13 +32,7 @@ from recurring_schedules.definition import (
     split_expressions,
 )
 from recurring_schedules.journal import ScheduleRecord
-from recurring_schedules.names import (
-    JOURNAL_QUEUE,
-    JOURNAL_TOPIC,
-    OCCURRENCE_NAMES,
-    REQUEST_NAMES,
-    UNIQUE_KEY,
-)
+from recurring_schedules.names import JOURNAL_QUEUE, OCCURRENCE_NAMES, REQUEST_NAMES, UNIQUE_KEY
 from recurring_schedules.requests import ScheduleRequests, already_exists
 
 if TYPE_CHECKING:
@@ -102,7 +97,7 @@ class ScheduleHook:
     def _replace(self, batch: PutBatch, index: int, record: ScheduleRecord) -> None:
         row, properties = batch.rows[index], batch.properties(index)
         body = journal.encode(record)
-        row["topic_index"], row["queue_id"] = self._topics.add(JOURNAL_TOPIC), JOURNAL_QUEUE
+        row["topic_index"], row["queue_id"] = self._topics.add(SCHEDULES_TOPIC), JOURNAL_QUEUE
         row["body_pos"], row["body_len"] = batch.stage(body), len(body)
         row["flag"] = row["reconsume_times"] = 0
         row["sys_flag"] &= SYS_BORN_IPV6 | SYS_STORE_IPV6

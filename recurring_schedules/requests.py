@@ -25,6 +25,7 @@ from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, Response
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from recurring_schedules import journal
 from recurring_schedules.definition import (
@@ -35,7 +36,7 @@ from recurring_schedules.definition import (
 )
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
-from recurring_schedules.names import MANUAL, SCHEDULE_NAME, TIMER_TOPIC, occurrence_key
+from recurring_schedules.names import MANUAL, SCHEDULE_NAME, occurrence_key
 from recurring_schedules.occurrences import check_fires, next_after
 from recurring_schedules.planner import Planner
 from recurring_schedules.table import ScheduleTable

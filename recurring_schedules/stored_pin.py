@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from duemq_common.topics import SCHEDULES_TOPIC
 from message_store.retention.pins import FirstPending, first_pending
 from recurring_schedules.checkpoint import read_checkpoint
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC
+from recurring_schedules.names import JOURNAL_QUEUE
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -21,7 +22,7 @@ def stored_pin(store: MessageStore) -> FirstPending:
     With a valid checkpoint, it is the oldest definition in it, or the log after it; without one,
     the first record of the journal. None if there is no schedule.
     """
-    first, end = store.queue_bounds(JOURNAL_TOPIC, JOURNAL_QUEUE)
+    first, end = store.queue_bounds(SCHEDULES_TOPIC, JOURNAL_QUEUE)
     if end <= first:
         return None
     table = read_checkpoint(store)
@@ -33,5 +34,5 @@ def stored_pin(store: MessageStore) -> FirstPending:
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:
     """Return the log offset of a record of the journal, 0 if its unit is missing."""
-    units = store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, queue_offset, 1)
+    units = store.units(SCHEDULES_TOPIC, JOURNAL_QUEUE, queue_offset, 1)
     return int(units[0]["phys_offset"]) if units.size else 0

@@ -18,18 +18,17 @@ from msgspec.structs import replace
 
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULES_TOPIC, TIMER_TOPIC
 from message_store.log.text_search import rows_with
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.name_index import NameIndex, hash_of
 from recurring_schedules.names import (
-    JOURNAL_TOPIC,
     MANUAL,
     NEXT_TIME,
     PLANNED_TIME,
     REAL_TOPIC,
     SCHEDULE_NAME,
-    TIMER_TOPIC,
     UNIQUE_KEY,
 )
 from recurring_schedules.snapshot import Rows, RowSnapshot
@@ -223,7 +222,7 @@ class ScheduleTable:
             return False
         last = rows[-1]
         self.log_offset = int(last["phys_offset"]) + int(last["record_size"])
-        journal_index = store.topics.find(JOURNAL_TOPIC)
+        journal_index = store.topics.find(SCHEDULES_TOPIC)
         topics = rows["topic_index"]
         timers = rows[(topics == store.topics.find(TIMER_TOPIC)) & (topics >= 0)]
         occurrences = rows_with(store, timers, _MARK)["phys_offset"]
@@ -264,7 +263,7 @@ def read_journal(store: StoreReader, phys_offset: int) -> ScheduleRecord:
         RecordUnreadable: There is no such record, or it is damaged.
     """
     record = store.read_record(phys_offset)
-    if record.topic != JOURNAL_TOPIC:
+    if record.topic != SCHEDULES_TOPIC:
         raise RecordUnreadable(phys_offset, "it is not a record of a schedule")
     try:
         return journal.decode(record.body)

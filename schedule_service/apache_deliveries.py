@@ -30,9 +30,9 @@ import numpy as np
 
 from delayed_delivery.redirected import queue_number
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import Rows
 from message_store.log.record import Record
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from schedule_service.undelivered import Offsets, Undelivered
 

@@ -40,6 +40,7 @@ from delayed_delivery.records import add_message
 from delayed_delivery.redirected import without
 from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import DECISION_TOPIC, SCHEDULE_TOPIC
 from message_store.index.key_search import HIT_UNIQUE, frames, search
 from message_store.layout import Row, Rows
 from message_store.log.batch import PutBatch
@@ -50,7 +51,6 @@ from message_store.store import MessageStore
 from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
-from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
 PIECE_UNITS = 512

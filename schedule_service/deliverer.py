@@ -31,6 +31,7 @@ from delayed_delivery.redirected import (
     without_last,
 )
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
@@ -38,7 +39,6 @@ from message_store.log.unreadable import READS_MAX
 from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from schedule_service import kernels
-from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
 Units = npt.NDArray[np.void]

@@ -27,6 +27,7 @@ from delayed_delivery.outcome import DeliveryHistory
 from delayed_delivery.records import first_log_offset
 from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
 from message_store.layout import Rows
@@ -38,7 +39,6 @@ from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
 from schedule_service.deliverer import Deliverer
 from schedule_service.level import READ_UNITS_MIN, Event, InFlight, Level, State
 from schedule_service.levels import LEVELS_MAX
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from schedule_service.transfer import LevelTransfers
 

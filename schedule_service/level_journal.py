@@ -24,8 +24,8 @@ from delayed_delivery.own_records import put_own
 from delayed_delivery.ownership import JournalEntry, Return
 from delayed_delivery.quarantine import NO_HOST
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import LEVELS_TOPIC
 from schedule_service.levels import LevelHistory, history_of, rows_of
-from schedule_service.names import LEVELS_TOPIC
 from schedule_service.recovery import Saved
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.json_dialect import load_config, read_config, write_config
+from duemq_common.topics import LEVELS_TOPIC, SCHEDULE_TOPIC
 from message_store.log.flusher import sync_files
 from message_store.recovery.truncations import Truncations
 from schedule_service import level_journal
@@ -40,7 +41,6 @@ from schedule_service.levels import (
     longest_delays,
     parse_levels,
 )
-from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import correct_due_times
 
 if TYPE_CHECKING:

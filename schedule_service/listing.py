@@ -15,9 +15,9 @@ import numpy as np
 from delayed_delivery.pending import Found, Position
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.store import MessageStore
 from schedule_service.decisions import PendingLevels
-from schedule_service.names import SCHEDULE_TOPIC
 
 LIMIT: Final = 20
 LIMIT_MAX: Final = 1_000

@@ -25,6 +25,14 @@ from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties
 from duemq_common.errors import ConfigError, CorruptStore, RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import (
+    DECISION_TOPIC,
+    HALF_TOPIC,
+    LEVELS_TOPIC,
+    PERM_READ,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+)
 from message_store.hooks import PutHook, TagsCodeRule
 from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service import level_journal
@@ -37,14 +45,6 @@ from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import KEY
 from schedule_service.listing import list_view
-from schedule_service.names import (
-    DECISION_TOPIC,
-    HALF_TOPIC,
-    LEVELS_TOPIC,
-    QUARANTINE_TOPIC,
-    SCHEDULE_QUEUES,
-    SCHEDULE_TOPIC,
-)
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 PERSIST_JOB = "schedule_service.persist"
 TABLES_JOB = "schedule_service.tables"
 TABLES_MS = 3_000
-READ_ONLY = 4
+SCHEDULE_QUEUES = 18  # queues at the creation of the topic; higher levels add more
 
 
 class Running(Struct):
@@ -99,9 +99,9 @@ class SchedulePlugin(PluginBase):
     def system_topics(self) -> Sequence[SystemTopic]:
         return (
             SystemTopic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
-            SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY),
-            SystemTopic(DECISION_TOPIC, 1, READ_ONLY),
-            SystemTopic(LEVELS_TOPIC, 1, READ_ONLY),
+            SystemTopic(QUARANTINE_TOPIC, 1, PERM_READ),
+            SystemTopic(DECISION_TOPIC, 1, PERM_READ),
+            SystemTopic(LEVELS_TOPIC, 1, PERM_READ),
         )
 
     def tags_code_rules(self) -> Sequence[TagsCodeRule]:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from delayed_delivery.redirected import LEVEL_KIND
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from schedule_service import kernels
 from schedule_service.levels import LevelHistory
-from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

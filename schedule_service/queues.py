@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.index.key_search import frames
 from message_store.layout import PRE_BLANK_SIZE, Row, Rows
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from delayed_delivery.records import first_log_offset
 from duemq_common.errors import CorruptStore
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.retention.pins import UNKNOWN, FirstPending, first_pending
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.recovery import Saved, is_supported, load_saved
 
 if TYPE_CHECKING:

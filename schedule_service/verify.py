@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.existence import is_directory
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
 from message_store.verify.files import is_offset, map_file, read_progress
 from message_store.verify.queues import queue_end
 from schedule_service.levels import TAGS_HASH_BITS
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved
 
 KIND = "level-progress"

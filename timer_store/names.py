@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
 TIMER_QUEUE: Final = 0  # it has one queue only
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 # The first one present applies.
 DUE_NAMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")

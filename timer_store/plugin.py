@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from delayed_delivery.pending import PendingMessages
 from delayed_delivery.plugin import PluginBase, PluginHost, Recalls, SystemTopic, every
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties, with_live
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import PERM_READ, QUARANTINE_TOPIC, TIMER_TOPIC
 from message_store.hooks import PutHook
 from message_store.retention.pins import UNKNOWN, FirstPending
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
@@ -26,7 +26,6 @@ from timer_store.collector import StoreCollector
 from timer_store.compaction.request import handle_compact
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
 from timer_store.pending.stopped_timers import NOT_RUNNING, NOTICE, StoppedTimers
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PERSIST_JOB, COMPACT_JOB = "timer_store.checkpoint.checkpoint_writer", "timer_store.compact"
-READ_ONLY = 4
 LONG_VIEWS = ("summary", "list", "forecast")
 
 
@@ -72,7 +70,7 @@ class TimerPlugin(PluginBase):
     def system_topics(self) -> Sequence[SystemTopic]:
         if not self.config.enabled:
             return ()
-        return (SystemTopic(TIMER_TOPIC, 1), SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY))
+        return (SystemTopic(TIMER_TOPIC, 1), SystemTopic(QUARANTINE_TOPIC, 1, PERM_READ))
 
     def put_hooks(self) -> Sequence[PutHook]:
         return () if self._running is None else (self._running.hook,)

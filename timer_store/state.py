@@ -14,6 +14,7 @@ from msgspec import Struct
 from delayed_delivery.outcome import DeliveryHistory, DeliveryStats
 from delayed_delivery.records import first_log_offset
 from duemq_common.clock import Clock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.store import MessageStore
 from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.config import TimerConfig
@@ -28,7 +29,7 @@ from timer_store.log.slot_choice import candidates
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.origin_run import OriginRun
 from timer_store.pending.records import RecordReader

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Transfer
 from delayed_delivery.records import first_log_offset
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.retention.pins import FirstPending, first_pending
 from timer_store.checkpoint.snapshot import SnapshotFiles
-from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from duemq_common import config_sums
 from duemq_common.existence import exists, is_directory
 from duemq_common.json_dialect import backup_path, loads
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.recovery.truncations import Truncations
@@ -45,7 +46,6 @@ from timer_store.kernels import wheel as kernels
 from timer_store.kernels.enqueue import Context, Scratch, from_records
 from timer_store.layout import BLANK, TIMER_BLANK, UNIT_BYTES, Row, Rows
 from timer_store.log.chain_check import FAULT_TEXTS, check_slots
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 BLOCK_UNITS: Final = 65_536
 LIST_SLOTS: Final = 4_096

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
 from duemq_common.clock import FakeClock
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
@@ -22,7 +23,6 @@ from schedule_service import kernels
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.deliverer import Deliverer
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
 LEVEL, NOW_MS, TOPICS = 3, 1_700_000_000_000, 4

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from delayed_delivery import ownership
 from duemq_common.clock import SystemClock
+from duemq_common.topics import OWNERSHIP_TOPIC
 from duemq_migration.steps.drain import Drain, DrainStep
 from duemq_migration.steps.return_units import UnitReturn
 from message_store.config import StoreConfig
@@ -112,7 +112,7 @@ def run(root: Path, count: int, units: int) -> None:
             before = timers.units.log.end
             timed("drain", lambda: drain.step(LEVEL, units))
             used = (timers.units.log.end - before) / count
-            marked = store.queue_bounds(ownership.OWNERSHIP_TOPIC, 0)[1]
+            marked = store.queue_bounds(OWNERSHIP_TOPIC, 0)[1]
             print(f"{used:.1f} bytes a message in the timer log, {marked} marks in all")
             timed("give back", lambda: back.step(LEVEL, units))
             asyncio.run(keeper.persist(last=True))

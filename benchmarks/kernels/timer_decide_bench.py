@@ -20,13 +20,13 @@ import numpy as np
 from benchmarks.kernels.timer_put_bench import LOOPBACK
 from delayed_delivery.pending import Verdict
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 

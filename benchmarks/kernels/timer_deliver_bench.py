@@ -18,6 +18,7 @@ import numpy.typing as npt
 from benchmarks.kernels.ingest_bench import measure
 from duemq_common.clock import FakeClock
 from duemq_common.text import java_hash
+from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -25,7 +26,6 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.dequeue.deliverer import Gatherer, TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage, sorted_run
-from timer_store.names import TIMER_TOPIC
 
 PRECISION_MS = 1_000
 DUE_MS = 1_700_000_100_000

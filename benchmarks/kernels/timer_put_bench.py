@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -20,7 +21,6 @@ from message_store.store import MessageStore
 from timer_store.config import TimerConfig
 from timer_store.enqueue.enqueue_service import TimerFetcher
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 
 NOW_MS = 1_700_000_000_000
 LOOPBACK = (b"\x7f\0\0\1", 10_911)

@@ -19,7 +19,8 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-RETRY_PREFIX: Final = "%RETRY%"
+from duemq_common.topics import RETRY_PREFIX
+
 PARSED_MAX: Final = 4_096  # cached addresses and networks; parsing dominates a check
 
 

@@ -23,8 +23,8 @@ from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
+from duemq_common.topics import TRACE_TOPIC
 
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 
 

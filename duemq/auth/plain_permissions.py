@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from duemq.auth.model import RETRY_PREFIX, is_retry_topic
+from duemq.auth.model import is_retry_topic
 from duemq.auth.plain_rules import PUB, SUB
 from duemq.auth.request_bodies import HeartbeatBody, LockBody, decoded
 from duemq_common.request import Request
+from duemq_common.topics import RETRY_PREFIX
 
 Needed = Iterator[tuple[str | None, int]]
 PlainPermission = Callable[[Request], Needed]

@@ -17,8 +17,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from duemq.auth.model import RETRY_PREFIX
 from duemq.auth.plain_addresses import Matcher, matcher
+from duemq_common.topics import RETRY_PREFIX
 
 DENY, PUB, SUB = 1, 4, 8
 KEY_CHARACTERS_MIN: Final = 7

@@ -69,9 +69,9 @@ from duemq.send.schedule_refusal import ScheduleRefusal, has_schedules
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
 from duemq.send.timer_refusal import has_timer_topic, refuse_timers
-from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.meters import Meters
 from duemq.transactions.transactions import Transactions
+from duemq_common.topics import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from message_store.hooks import PutHook
@@ -175,8 +175,8 @@ def _load_tables(
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max, memory=memory)
     offsets.load()
-    offsets.prove((TRANSACTIONS_GROUP, REVIVE_GROUP))
-    offsets.follow(store, (TRANSACTIONS_GROUP, REVIVE_GROUP))
+    offsets.prove((TRANSACTION_GROUP, REVIVE_GROUP))
+    offsets.follow(store, (TRANSACTION_GROUP, REVIVE_GROUP))
     offsets.fit(store.queue_bounds)
     return topics, groups, offsets
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import ConsumeOptions, Target
 from duemq.cli.output import print_json_line, printable, reader_has_closed
@@ -23,6 +22,7 @@ from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PULL_COUNT, PullConsumer
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.record import Record
 
 READER_LOOK_S = 1.0  # interval of checks whether standard output is closed

@@ -10,10 +10,10 @@ from duemq.client.message import decompressed
 from duemq.net.pending_pages import PendingPage
 from duemq.registry.internal_topics import is_internal
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
 from message_store.log.properties import decode_properties
 from message_store.log.record import Host, decode_record
 
-GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 DROPPED: Final = BROKER_PROPERTIES | {"UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON"}
 
 
@@ -83,4 +83,6 @@ def decode_page(page: PendingPage, topic: str = "") -> DecodedPage:
 @lru_cache(maxsize=1_024)
 def is_of_application(topic: str) -> bool:
     """Return whether messages of a topic can be sent elsewhere."""
-    return bool(topic) and not is_internal(topic) and not topic.startswith(GROUP_PREFIXES)
+    return (
+        bool(topic) and not is_internal(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )

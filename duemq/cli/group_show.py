@@ -9,6 +9,7 @@ from duemq.cli.output import plural, print_json, print_table
 from duemq.cli.times import time_cell
 from duemq.client.admin import Admin
 from duemq.client.admin.groups import GroupInfo, GroupProgress, GroupSettings, GroupState
+from duemq_common.topics import RETRY_PREFIX
 
 COLUMNS = ("group", "brokers", "#members", "model", "#rate", "#lag", "topics")
 NAMES = ("group", "brokers", "#retries")
@@ -61,7 +62,7 @@ async def _states(target: Target) -> list[GroupState]:
 
 
 def _row(state: GroupState) -> tuple[object, ...]:
-    topics = [each.topic for each in state.subscriptions if not each.topic.startswith("%RETRY%")]
+    topics = [each.topic for each in state.subscriptions if not each.topic.startswith(RETRY_PREFIX)]
     return (
         state.info.name,
         ", ".join(state.info.settings),

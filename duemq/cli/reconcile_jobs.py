@@ -18,6 +18,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
+from duemq_common.topics import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +113,7 @@ def _proof_text(result: Found, migration_id: str) -> str:
 def plan(request: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the store files."""
     from spark_reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
-    from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, Role
+    from spark_reconciliation.scan.roles import Role
     from spark_reconciliation.spark.read import read_table
 
     as_of_ms = SystemClock().now_ms() if request.as_of_ms is None else request.as_of_ms

@@ -23,9 +23,9 @@ from duemq.client.producer import Producer, SendResult
 from duemq.client.routes import bytes_of, json_object
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import PENDING_TOPICS
 from message_store.log.record import Record, split_records
 
-PENDING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
 SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
 UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128

@@ -19,10 +19,11 @@ from duemq.auth.signature import Credentials
 from duemq.client.connections import TIMEOUT_S, ServerConnections, host_and_port
 from duemq.client.errors import NoBroker, NoNameServer, NoRoute, Refused, Unreachable
 from duemq.client.heartbeats import Heartbeats
-from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute, json_object, route_of
+from duemq.client.routes import NEW_TOPIC_QUEUES, TopicRoute, json_object, route_of
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
+from duemq_common.topics import TEMPLATE_TOPIC
 
 ROUTE_AGE_MAX_S: Final = 30.0  # of masters, too
 GIVE_BROKER: Final = "if it is a broker, give it as broker (--broker, -b)"

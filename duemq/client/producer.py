@@ -26,10 +26,11 @@ from duemq.client.connection import ServerConnection
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
 from duemq.client.message import Message, MessageQueue
 from duemq.client.role import ClientOptions, ClientRole
-from duemq.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, TopicRoute
+from duemq.client.routes import NEW_TOPIC_QUEUES, TopicRoute
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import FrameError
 from duemq_common.request import Response
+from duemq_common.topics import TEMPLATE_TOPIC
 from duemq_common.unique_ids import UniqueIds
 from message_store.log.layout import BATCH_ENTRY_HEAD, PROPERTIES_LENGTH, SYS_COMPRESSED
 

@@ -27,7 +27,6 @@ from duemq.client.rebalance import Rebalance
 from duemq.client.role import ClientOptions, ClientRole
 from duemq.client.subscriptions import (
     DEAD_LETTER,
-    RETRY_PREFIX,
     ConsumeFrom,
     ConsumerSettings,
     MessageHandler,
@@ -36,6 +35,7 @@ from duemq.client.subscriptions import (
     subscription_of,
 )
 from duemq_common.codes import RequestCode
+from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 RETRIES: Final = 16

@@ -16,7 +16,8 @@ import msgspec
 from duemq.client.errors import ClientError
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PullConsumer
-from duemq.client.subscriptions import RETRY_PREFIX, ConsumeFrom
+from duemq.client.subscriptions import ConsumeFrom
+from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from duemq.client.pull_consumer import PullConsumer
 from duemq.client.pulls import QueuePulls
 from duemq.client.queue_offsets import QueueOffsets, start_offset
 from duemq.client.routes import TopicRoute, json_object
-from duemq.client.subscriptions import RETRY_PREFIX, ConsumerSettings, TopicSubscription
+from duemq.client.subscriptions import ConsumerSettings, TopicSubscription
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 REPEAT_S: Final = 1.0  # interval of turns while queues are missing

@@ -13,7 +13,6 @@ WRITE, READ = 2, 4
 """Bits of the permission of a topic. PermName"""
 MASTER_ID: Final = 0
 NEW_TOPIC_QUEUES: Final = 4  # queues requested for a new topic, as by Apache's clients
-TEMPLATE_TOPIC: Final = "TBW102"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from duemq.client.filters import Filter
 
-RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER: Final = -1  # delay level of a message that goes to the dead letters at once
 
 MessageHandler = Callable[[Any], Awaitable[object] | object]

@@ -18,6 +18,7 @@ from duemq.configuration.shared_options import (
 from duemq.net.allowed_networks import parse_sources, trusted_proxies
 from duemq_common.config import LONG_MAX, option
 from duemq_common.errors import ConfigError
+from duemq_common.topics import TRACE_TOPIC
 
 NAME_CHARS_MAX = 127
 REGION_CHARS_MAX = 127  # the region is in every message and every response to a send
@@ -189,9 +190,7 @@ class BrokerConfig:
     trace_topic_enable: bool = option(
         False, "traceTopicEnable", "Create the topic for message traces at start."
     )
-    trace_topic: str = option(
-        "RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", "Topic for message traces."
-    )
+    trace_topic: str = option(TRACE_TOPIC, "msgTraceTopicName", "Topic for message traces.")
     trace_on: bool = option(
         True, "traceOn", "Announce to clients that tracing is on (MSG_REGION, TRACE_ON)."
     )

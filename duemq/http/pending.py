@@ -27,8 +27,8 @@ from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
-from duemq.registry.internal_topics import REVIVE_PREFIX
 from duemq_common.histories import MessageHistory
+from duemq_common.topics import REVIVE_PREFIX
 
 LIST_VIEWS: Final = {
     "levels": ("schedule_service.list", "messages", 3),

@@ -36,12 +36,12 @@ from duemq.net.decisions import (
     DecisionResponse,
     DecisionResult,
 )
-from duemq.registry.topic_config import TEMPLATE_TOPIC
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.recall_handle import HandleError, decode_handle
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import TEMPLATE_TOPIC
 from message_store.hooks import PutHook
 from message_store.log.batch import ALL_KINDS, PutBatch
 from message_store.log.offset_id import decode_offset_id

@@ -21,19 +21,17 @@ from msgspec.structs import replace
 from delayed_delivery.pending import PendingMessages, Verdict
 from delayed_delivery.quarantine import origin_of
 from duemq.messages.message_history import (
-    DEAD_LETTER_PREFIX,
     OWN_TOPICS,
     SCHEDULED_TOPICS,
     HistoryRecord,
     chains,
     history_of,
 )
-from duemq.net.retry_topics import RETRY_PREFIX
-from duemq.transactions.half_messages import HALF_TOPIC
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from message_store.index.key_search import frames, search
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import Record
@@ -182,7 +180,7 @@ class HistoryProcessor:
         for index in range(len(topics)):
             name = topics.name(index)
             is_retry = name.startswith(RETRY_PREFIX) and name.endswith(ends)
-            if (is_retry or name.startswith(DEAD_LETTER_PREFIX)) and name not in searched:
+            if (is_retry or name.startswith(DLQ_PREFIX)) and name not in searched:
                 related.append(name)
         return related
 

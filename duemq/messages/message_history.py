@@ -22,11 +22,17 @@ from typing import Final
 from msgspec import Struct, field
 
 from delayed_delivery.pending import Verdict
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from duemq.net.retry_topics import RETRY_PREFIX
-from duemq.registry.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
 from duemq_common.histories import HistoryStep, MessageHistory, OpenPop
+from duemq_common.topics import (
+    CHECK_MAX_TIME_TOPIC,
+    DECISION_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    QUARANTINE_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from message_store.layout import SYS_TRANSACTION_MASK
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
@@ -38,14 +44,13 @@ OWN_TOPICS: Final = (
     HALF_TOPIC,
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
-    GIVEN_UP_TOPIC,
+    CHECK_MAX_TIME_TOPIC,
 )
 # Properties of an occurrence of a recurring schedule.
 SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"
 PLANNED_TIME: Final = "DUEMQ_SCHEDULE_TIME"
 NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # not committed: no content in responses
+HIDDEN_TOPICS: Final = (HALF_TOPIC, CHECK_MAX_TIME_TOPIC)  # not committed: no content in responses
 
 
 class HistoryEvent(StrEnum):
@@ -207,7 +212,7 @@ def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> HistoryE
     origin_record = chain.get(one.origin) if one.origin is not None else None
     if topic == HALF_TOPIC:
         return HistoryEvent.HALF
-    if topic == GIVEN_UP_TOPIC:
+    if topic == CHECK_MAX_TIME_TOPIC:
         return HistoryEvent.GIVEN_UP
     if topic == QUARANTINE_TOPIC:
         return HistoryEvent.QUARANTINED
@@ -224,7 +229,7 @@ def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> HistoryE
             return HistoryEvent.MOVED
         is_copy = one.settles or "TIMER_ROLL_TIMES" in record.properties
         return HistoryEvent.PUT_AGAIN if is_copy else HistoryEvent.SCHEDULED
-    if topic.startswith(DEAD_LETTER_PREFIX):
+    if topic.startswith(DLQ_PREFIX):
         return HistoryEvent.DEAD_LETTER
     if topic.startswith(RETRY_PREFIX):
         return HistoryEvent.RETRY

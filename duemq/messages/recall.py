@@ -16,13 +16,14 @@ from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.managers import PERM_WRITE, Identity
+from duemq.registry.managers import Identity
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.recall_handle import HandleError, RecallHandle, decode_handle
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import PERM_WRITE
 
 TIME_DIGITS_MAX: Final = 18
 SLOT_MS_MAX: Final = 1_000  # a timer may be due this long after the time in its handle

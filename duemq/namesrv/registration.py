@@ -27,13 +27,14 @@ from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import BrokerAddrInfo, Registration
 from duemq.namesrv.second_master import CALL_S_MAX, SecondMaster
 from duemq.net.client import RemotingClient
-from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topic_routes import GRPC
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import PeerError
 from duemq_common.request import Peer, Request
+from duemq_common.topics import PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
     from duemq.namesrv.server import NameServer

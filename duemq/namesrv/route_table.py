@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from duemq.registry.topic_config import TopicConfig
 from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
+from duemq_common.topics import PERM_READ, PERM_WRITE
 
 MASTER_ID = 0
 BROKERS_MAX = 10_000

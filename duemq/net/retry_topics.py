@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-RETRY_PREFIX: Final = "%RETRY%"
+from duemq_common.topics import RETRY_PREFIX
+
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _V1, _V2 = "_", "+"
 

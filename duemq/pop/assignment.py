@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable
 from duemq.configuration.config import BrokerConfig
 from duemq.net import wire_json
 from duemq.net.dispatcher import Handler
-from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
 from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import JsonObject
 from duemq.registry.groups import GroupManager
-from duemq.registry.managers import PERM_READ, Identity
+from duemq.registry.managers import Identity
 from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
+from duemq_common.topics import PERM_READ, RETRY_PREFIX
 
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX, REVIVE_PREFIX
+from duemq_common.topics import INTERNAL_GROUP_PREFIX, REVIVE_PREFIX
 
 REVIVE_GROUP: Final = INTERNAL_GROUP_PREFIX + "REVIVE_GROUP"
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq_common.errors import RequestError
+from duemq_common.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -12,7 +12,6 @@ from duemq.net.retry_topics import retry_flag, retry_topic, retry_topics
 from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import FULL_ACCESS, TopicAccess, client_access
-from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topic_config import (
@@ -26,6 +25,7 @@ from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
+from duemq_common.topics import PERM_READ
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -17,9 +17,9 @@ from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_recor
 from duemq.pop.names import CHECKPOINT_TAG, revive_topic
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.internal_topics import TIMER_TOPIC
 from duemq.registry.managers import Identity
 from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.text_search import rows_with
 
 if TYPE_CHECKING:

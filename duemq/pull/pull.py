@@ -42,14 +42,14 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import may_read
-from duemq.registry.managers import PERM_READ
 from duemq.registry.shared_retries import SharedRetries
 from duemq.registry.subscriptions import Subscription
-from duemq.registry.topic_config import RETRY_PREFIX, TopicConfig
+from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, UnitsRewritten
 from duemq_common.request import Request, Response
+from duemq_common.topics import PERM_READ, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

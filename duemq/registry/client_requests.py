@@ -36,9 +36,9 @@ from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, Response
+from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
-RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
 CHECK_BYTES_MAX = 1 << 18  # body of a configuration check: one subscription
 PARSE_INLINE_BYTES_MAX = 65_536

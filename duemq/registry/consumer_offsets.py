@@ -33,7 +33,6 @@ from types import MappingProxyType
 
 from duemq.net.memory import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq.registry.offset_table import (
     CRC,
     LAST_RECORD,
@@ -51,6 +50,7 @@ from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
+from duemq_common.topics import INTERNAL_GROUP_PREFIX
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.recovery.log_identity import NO_RECORD
 from message_store.store import MessageStore

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
-from duemq.registry import topic_config
-from duemq.registry.internal_topics import (
+from duemq.registry.topic_config import TopicConfig
+from duemq_common.topics import (
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
+    PERM_BOTH,
+    PERM_INHERIT,
     REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    TEMPLATE_TOPIC,
     TIMER_TOPIC,
 )
-from duemq.registry.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
-
-PERM_BOTH = PERM_READ | PERM_WRITE
 
 
 def default_topics(
@@ -41,7 +41,7 @@ def default_topics(
         (TIMER_TOPIC, 1, PERM_BOTH),
     ]
     if config.auto_create_topic:
-        rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))
+        rows.append((TEMPLATE_TOPIC, config.default_topic_queues, 7))
     if config.trace_topic_enable:
         rows.append((config.trace_topic, 1, PERM_BOTH))
     rows.extend((topic.name, topic.queues, topic.perm) for topic in system_topics)

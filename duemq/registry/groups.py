@@ -25,12 +25,11 @@ from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion, boolean, integer
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
+from duemq_common.topics import INTERNAL_GROUP_PREFIX, TRANSACTION_GROUP
 
 log = logging.getLogger(__name__)
 GROUPS_MAX = 131_072
 CREATED_BYTES_MAX = 120  # of the name of a new group, as from 5.4 on
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 DEFAULT_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -242,7 +241,7 @@ class GroupManager(StoredTable[GroupConfig]):
         group = self._table.get(name)
         if group is not None:
             return group
-        if not (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+        if not (self.auto_create or name.startswith(INTERNAL_GROUP_PREFIX)):
             return None
         if name_fault(name, bytes_max=CREATED_BYTES_MAX) or len(self._table) >= self._groups_max:
             return None

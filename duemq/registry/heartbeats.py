@@ -12,6 +12,7 @@ from duemq.registry.subscriptions import TAGS_MAX, ExpressionError, Subscription
 from duemq.registry.subscriptions import tag_hashes as _hashes
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import RETRY_PREFIX
 
 BROADCASTING = "BROADCASTING"
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -27,7 +28,7 @@ FROM_WHERE = (
 SUBSCRIPTIONS_MAX = 4_096  # per group
 CLIENT_ID_CHARS_MAX = 1_024
 GROUP_CHARS_MAX = 255  # Validators.CHARACTER_MAX_LENGTH
-TOPIC_CHARS_MAX = GROUP_CHARS_MAX + len("%RETRY%")  # of the retry topic of such a group
+TOPIC_CHARS_MAX = GROUP_CHARS_MAX + len(RETRY_PREFIX)  # of the retry topic of such a group
 EXPRESSION_CHARS_MAX = 65_536
 
 

@@ -20,29 +20,29 @@ from collections.abc import Mapping
 from enum import Flag
 from typing import Final
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
-
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
-TABLES_TOPIC: Final = "DUEMQ_TABLES"
-LEVELS_TOPIC: Final = "DUEMQ_LEVELS"
-SCHEDULES_TOPIC: Final = "DUEMQ_SCHEDULES"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # from 5.4 on
-ROCKSDB_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-ROCKSDB_OFFSET_TOPIC: Final = "CHECKPOINT_TOPIC"
-SYSTEM_PREFIX: Final = "rmq_sys_"
-REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"  # PopAckConstants: checkpoints of pops
-TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # TraceConstants: clients send traces to it
-INTERNAL_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # MixAll.isSysConsumerGroup
+from duemq_common.topics import (
+    CHECK_MAX_TIME_TOPIC,
+    DECISION_TOPIC,
+    HALF_TOPIC,
+    INTERNAL_GROUP_PREFIX,
+    LEVELS_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    OWNERSHIP_TOPIC,
+    QUARANTINE_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OFFSET_TOPIC,
+    ROCKSDB_OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SCHEDULES_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    TABLES_TOPIC,
+    TIMER_TOPIC,
+    TRACE_PREFIX,
+)
 
 
 class TopicAccess(Flag):

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Final
 from delayed_delivery.own_records import put_own
 from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.quarantine import NO_HOST
-from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import PERM_READ, TABLES_TOPIC
 from message_store.replication.acknowledgement import Missing
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-PERM_READ: Final = 4
 
 
 class TableKind(Enum):

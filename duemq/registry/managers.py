@@ -9,9 +9,6 @@ from msgspec import Struct
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 
-PERM_READ = 4
-PERM_WRITE = 2
-
 Putter = Callable[[PutBatch], Awaitable[Missing | None]]
 """Runs the put hooks, appends, and waits for confirmation unless WAIT=false.
 

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 
 from duemq.registry.config_file import JsonObject
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq_common.data_version import DataVersion
 from duemq_common.json_dialect import Written, written, written_member, written_object
+from duemq_common.topics import INTERNAL_GROUP_PREFIX
 from message_store.recovery.log_identity import NO_RECORD, LastRecord
 
 SEPARATOR: Final = "@"

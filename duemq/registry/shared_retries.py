@@ -16,9 +16,9 @@ from typing import Final
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
 from duemq.registry.groups import GroupManager
-from duemq.registry.topic_config import RETRY_PREFIX
 from duemq.registry.topics import TopicManager
 from duemq_common.request import Request
+from duemq_common.topics import RETRY_PREFIX
 
 SEPARATOR: Final = "_"
 

@@ -12,32 +12,29 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from duemq.registry.internal_topics import (
+from duemq.registry.internal_topics import TopicAccess, client_access
+from duemq_common.data_version import boolean, integer
+from duemq_common.topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
+    PERM_MAX,
+    PERM_READ,
+    PERM_WRITE,
     ROCKSDB_OFFSET_TOPIC,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
-    TopicAccess,
-    client_access,
+    TEMPLATE_TOPIC,
+    TRACE_TOPIC,
 )
-from duemq_common.data_version import boolean, integer
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX
 
 log = logging.getLogger(__name__)
 
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-PERM_MAX = 15
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
 
-TEMPLATE_TOPIC = "TBW102"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -46,7 +43,7 @@ SYSTEM_TOPICS = frozenset(
         "BenchmarkTest",
         HALF_TOPIC,
         OP_HALF_TOPIC,
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,

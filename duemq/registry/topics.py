@@ -19,21 +19,25 @@ from delayed_delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.registry import topic_config
 from duemq.registry.config_file import ConfigFile, JsonObject, sound_rows
-from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
-from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
+from duemq.registry.default_topics import at_least, default_topics
+from duemq.registry.internal_topics import is_internal
 from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import TableJournal
-from duemq.registry.topic_config import (
-    PERM_INHERIT,
-    RETRY_PREFIX,
-    TopicConfig,
-)
+from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+from duemq_common.topics import (
+    DLQ_PREFIX,
+    PERM_BOTH,
+    PERM_INHERIT,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    TEMPLATE_TOPIC,
+)
 from message_store.queues.topic_table import TopicTable
 
 log = logging.getLogger(__name__)
@@ -109,7 +113,7 @@ class TopicManager(StoredTable[TopicConfig]):
         self._dirty = content is None or replayed is not None or self._file.has_changes
         table |= {name: topic for name, topic in self._defaults.items() if name not in table}
         if not self._config.auto_create_topic:
-            table.pop(topic_config.TEMPLATE_TOPIC, None)
+            table.pop(TEMPLATE_TOPIC, None)
         for planned in self._plugin_topics:
             table[planned.name] = at_least(table[planned.name], planned.queues)
         for topic in table.values():
@@ -391,7 +395,7 @@ def check_name(name: str) -> None:
         RequestError: The name is invalid: INVALID_PARAMETER.
     Source: TopicValidator.validateTopic
     """
-    derived = name.startswith((topic_config.RETRY_PREFIX, topic_config.DLQ_PREFIX))
+    derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
     if fault:
         text = f"The specified topic is illegal: {fault}"

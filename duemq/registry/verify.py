@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from duemq.registry.consumer_offsets import FILE_NAME
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq.registry.offset_table import decode
+from duemq_common.topics import INTERNAL_GROUP_PREFIX
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
 from message_store.verify.files import read_progress

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from delayed_delivery.redirected import owner_letter
-from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import Row
 from message_store.store import MessageStore
 

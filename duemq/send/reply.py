@@ -15,13 +15,14 @@ from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.managers import PERM_WRITE, Identity, Putter
+from duemq.registry.managers import Identity, Putter
 from duemq.registry.topics import TopicManager
 from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import PERM_WRITE
 from message_store.log.batch import PutBatch
 from message_store.log.copies import refusal
 from message_store.log.offset_id import encode_offset_id

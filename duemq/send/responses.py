@@ -25,7 +25,6 @@ from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
-from duemq.registry.topic_config import RETRY_PREFIX
 from duemq.send.kernels.responses import (
     SCRATCH_BYTES,
     VARIABLE_BYTES_MAX,
@@ -45,6 +44,7 @@ from duemq.send.layout import (
 from duemq_common.codes import ResponseCode
 from duemq_common.recall_handle import RecallHandle
 from duemq_common.request import Request, Response
+from duemq_common.topics import RETRY_PREFIX
 from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE, Row
 from message_store.log.batch import PutBatch

@@ -11,10 +11,10 @@ from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.redirected import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import SCHEDULES_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 
-SCHEDULES_TOPIC = "DUEMQ_SCHEDULES"
 REMARK = (
     "the message has a property of recurring schedules (DUEMQ_SCHEDULE...), but this broker has "
     "no plugin recurring_schedules: see brokerPluginDisabled"

@@ -30,7 +30,6 @@ from delayed_delivery.later_copies import (
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess, check_marker
 from duemq.registry.groups import GroupManager
 from duemq.registry.internal_topics import check_writable
-from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from duemq.registry.topics import TopicManager
 from duemq.send.batch_body import batch_entries, count_entries
 from duemq.send.layout import ROWS_MAX
@@ -49,6 +48,7 @@ from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request
 from duemq_common.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+from duemq_common.topics import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from duemq_common.unique_ids import UniqueIds
 from message_store import layout
 from message_store.log.batch import TIMER_STALE_NAMES, PutBatch

@@ -18,11 +18,12 @@ from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.internal_topics import check_readable
-from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Putter
+from duemq.registry.managers import Identity, Putter
 from duemq.registry.topics import TopicManager
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from message_store.log.copies import add_copy, batch_for, next_reconsume_times, refusal
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
@@ -31,7 +32,6 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 FIRST_RETRY_LEVEL = 3
 VERSION_WITH_RECONSUME_MAX = 121  # 3.4.9
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from delayed_delivery.plugin import SystemTopic
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import TIMER_TOPIC
 from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
 from message_store.log.batch import PutBatch
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
 REMARK = (
     "the message has a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC), but "
     "this broker has no timer store: timerWheelEnable is false. Use a delay level."

@@ -10,14 +10,10 @@ from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess
 from duemq.registry.clients import Channel, ClientTable
 from duemq.registry.managers import Identity
-from duemq.transactions.half_messages import (
-    CLIENT_ID_KEY,
-    HALF_TOPIC,
-    PRODUCER_GROUP,
-    TRANSACTION_ID,
-)
+from duemq.transactions.half_messages import CLIENT_ID_KEY, PRODUCER_GROUP, TRANSACTION_ID
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
+from duemq_common.topics import HALF_TOPIC
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Host, Record, encode_record

@@ -23,10 +23,11 @@ from enum import Enum
 from msgspec import Struct, field
 
 from delayed_delivery.redirected import queue_number
-from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, TopicAccess, client_access
+from duemq.registry.internal_topics import TopicAccess, client_access
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC, ROCKSDB_HALF_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CLOCK_STEP_MS_MAX
@@ -34,10 +35,6 @@ from message_store.log.offset_id import decode_offset_id
 from message_store.log.record import Host, Record
 from message_store.queues.topic_table import TopicTable
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-GROUP = "CID_RMQ_SYS_TRANS"
 OP_TAG = "d"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -88,7 +85,7 @@ def add_op(
     Apache 4.9.x reads one offset, 5.x a comma-separated list.
     """
     return batch.add(
-        topic_index=topics.add(OP_TOPIC),
+        topic_index=topics.add(OP_HALF_TOPIC),
         queue_id=0,
         body=",".join(map(str, half_offsets)).encode(),
         properties=f"WAIT\x01true\x02TAGS\x01{OP_TAG}\x02".encode(),

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.managers import Identity, Putter
 from duemq.transactions import half_messages
-from duemq.transactions.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, HalfMessages
+from duemq.transactions.half_messages import HalfMessages
 from duemq.transactions.half_reader import HalfReader
 from duemq.transactions.rocksdb_halves import take_over
 from duemq.transactions.torn_commits import torn_commits
 from duemq_common.clock import Clock
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from message_store.log.batch import PutBatch
 from message_store.log.copies import add_copy, refusal
 from message_store.log.record import Record
@@ -145,10 +146,12 @@ class HalfQueue:
         self.is_recovered = True
         halves = self.halves
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        op_low, op_high = self._store.queue_bounds(OP_TOPIC, 0)
-        stored = self._offsets.query(GROUP, HALF_TOPIC, 0)
+        op_low, op_high = self._store.queue_bounds(OP_HALF_TOPIC, 0)
+        stored = self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0)
         halves.half_next = min(max(stored or 0, low), high)
-        halves.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
+        halves.op_next = min(
+            max(self._offsets.query(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, op_low), op_high
+        )
         halves.op_read = halves.op_next
         self.apply_ops()
         take_over(self._store, self._host, self._clock.now_ms())
@@ -188,5 +191,5 @@ class HalfQueue:
 
     def store_cursors(self) -> None:
         """Store how far both topics are finished, for the next start."""
-        self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
-        self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)
+        self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, self.halves.half_next)
+        self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self.halves.op_next)

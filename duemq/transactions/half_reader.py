@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from duemq.transactions.half_messages import HALF_TOPIC, OP_TAG, OP_TOPIC, parse_op
+from duemq.transactions.half_messages import OP_TAG, parse_op
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC
 from message_store.log.record import Record
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class HalfReader:
 
     def ops(self, offset: int) -> Iterator[tuple[int, list[int]]]:
         """Yield queue offset and half offsets of the op records from a queue offset on."""
-        while (units := self._store.units(OP_TOPIC, 0, offset, READ_UNITS_MAX)).size:
+        while (units := self._store.units(OP_HALF_TOPIC, 0, offset, READ_UNITS_MAX)).size:
             for index, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
                 yield index, self._op_body(phys_offset)
             offset += int(units.size)

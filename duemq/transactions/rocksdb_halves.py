@@ -16,11 +16,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC, ROCKSDB_OP_HALF_TOPIC
 from duemq.transactions.half_messages import (
     CHECK_TIMES,
     CLIENT_ID_KEY,
-    HALF_TOPIC,
     OP_TAG,
     TRANSACTION_ID,
     check_count,
@@ -29,6 +27,7 @@ from duemq.transactions.half_messages import (
 )
 from duemq.transactions.torn_commits import torn_commits
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import HALF_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_HALF_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.copies import add_copy, batch_for, refusal
 from message_store.log.properties import encode_properties

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from duemq.registry.internal_topics import ROCKSDB_HALF_TOPIC
-from duemq.transactions.half_messages import HALF_TOPIC, half_identity
+from duemq.transactions.half_messages import half_identity
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import HALF_TOPIC, ROCKSDB_HALF_TOPIC
 from message_store import layout
 from message_store.log.record import Record
 

@@ -28,23 +28,18 @@ from duemq.net import fields
 from duemq.net.notices import Notices
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity, Putter
+from duemq.registry.managers import Identity, Putter
 from duemq.registry.topics import TopicManager
 from duemq.transactions import half_messages
 from duemq.transactions.check_back import check_request, producer_of
-from duemq.transactions.half_messages import (
-    CHECK_TIMES,
-    GIVEN_UP_TOPIC,
-    HALF_TOPIC,
-    PRODUCER_GROUP,
-    CheckStep,
-)
+from duemq.transactions.half_messages import CHECK_TIMES, PRODUCER_GROUP, CheckStep
 from duemq.transactions.half_queue import HalfQueue
 from duemq.transactions.meters import Meters
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, PERM_READ, PERM_WRITE
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.copies import add_copy, batch_for, refusal
@@ -206,8 +201,8 @@ class Transactions:
         """Put a given-up message into the half topic again (code 323)."""
         phys_offset = half_messages.offset_of_id(fields.text(request, "msgId"))
         record = self._read(phys_offset)
-        if record.topic != GIVEN_UP_TOPIC:
-            text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
+        if record.topic != CHECK_MAX_TIME_TOPIC:
+            text = f"only messages in {CHECK_MAX_TIME_TOPIC} can be resumed, not in {record.topic}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         properties = dict(record.properties)
         self._records.check_record(request, properties.get("REAL_TOPIC", ""), Action.UPDATE)
@@ -344,12 +339,12 @@ class Transactions:
 
     async def _give_up(self, half: Record) -> None:
         """Put a half message into TRANS_CHECK_MAX_TIME_TOPIC, and finish it."""
-        await self._topics.ensure(GIVEN_UP_TOPIC, queues=1, perm=PERM_READ | PERM_WRITE)
+        await self._topics.ensure(CHECK_MAX_TIME_TOPIC, queues=1, perm=PERM_READ | PERM_WRITE)
         batch = batch_for(half)
         row = add_copy(
             batch,
             half,
-            topic_index=self._store.topics.add(GIVEN_UP_TOPIC),
+            topic_index=self._store.topics.add(CHECK_MAX_TIME_TOPIC),
             queue_id=0,
             properties=half.property_text,
             store_host=self._identity.host,

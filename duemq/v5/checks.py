@@ -8,11 +8,12 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX, is_internal
+from duemq.registry.internal_topics import is_internal
 from duemq.registry.topic_config import SYSTEM_TOPICS
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
+from duemq_common.topics import INTERNAL_GROUP_PREFIX
 
 INVISIBLE_MS_MIN: Final = 10_000  # minInvisibleTimeMillsForRecv
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000  # maxInvisibleTimeMills

@@ -5,10 +5,10 @@ Source: MessageQueueView; ConsumerProcessor and ProducerProcessor of Apache's pr
 
 from __future__ import annotations
 
-from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
+from duemq_common.topics import PERM_READ, PERM_WRITE
 
 
 def check_readable(topic: TopicConfig, broker_permission: int) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from duemq.registry.groups import GroupConfig
-from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topic_routes import BrokerQueues
 from duemq.v5 import checks
@@ -24,6 +23,7 @@ from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
 from duemq.v5.topic_types import MIXED, accepted_types
 from duemq_common.codes import RequestCode
+from duemq_common.topics import PERM_READ, PERM_WRITE
 
 ANY_QUEUE: Final = -1  # a pop from this queue id reads all queues
 _PERMISSIONS: Final = {

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from duemq.registry.topic_config import NO_LITE_TOPICS, TEMPLATE_TOPIC, TopicConfig
+from duemq.registry.topic_config import NO_LITE_TOPICS, TopicConfig
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.send_header import PRIORITY
 from duemq.v5 import checks
@@ -30,6 +30,7 @@ from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import HandleError, decode_handle
 from duemq_common.request import Request, Response
 from duemq_common.text import java_hash
+from duemq_common.topics import TEMPLATE_TOPIC
 from message_store.layout import SYS_COMPRESSED, SYS_PREPARED
 from message_store.log.properties import ENTRY_END, NAME_END
 

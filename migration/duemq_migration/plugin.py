@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.plugin import PluginBase, PluginHost, SystemTopic, every
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties, with_live
@@ -20,6 +19,7 @@ from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.topics import OWNERSHIP_TOPIC, PERM_READ
 from duemq_migration.collector import MigrationCollector
 from duemq_migration.config import MigrationConfig
 from duemq_migration.ownership.moves import Migrations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-READ_ONLY = 4
 WRITE_JOB = "migration.write"
 WRITE_MS = 5_000
 LEDGER_STOP_S = 0.2
@@ -69,7 +68,7 @@ class MigrationPlugin(PluginBase):
         return MigrationConfig
 
     def system_topics(self) -> Sequence[SystemTopic]:
-        return (SystemTopic(OWNERSHIP_TOPIC, 1, READ_ONLY),)
+        return (SystemTopic(OWNERSHIP_TOPIC, 1, PERM_READ),)
 
     def put_hooks(self) -> Sequence[PutHook]:
         return () if self._running is None else (self._running.router,)

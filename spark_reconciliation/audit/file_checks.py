@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from duemq_common.topics import PENDING_TOPICS
 from message_store.layout import MAGIC_BLANK, native_columns
 from spark_reconciliation.arrays import Bytes, Mask
 from spark_reconciliation.audit.late_units import any_pending
@@ -40,7 +41,6 @@ from spark_reconciliation.scan.planning import (
     ScanSegment,
     row_of_files,
 )
-from spark_reconciliation.scan.roles import PENDING_TOPICS
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import (
     BAD_INPUT,

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 
 from duemq_common.errors import UsageError
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
 from spark_reconciliation.arrays import Rows
 from spark_reconciliation.scan.files import Entry, Root
 from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
 from spark_reconciliation.scan.planning import LogPlan, files_of_row
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
 from spark_reconciliation.scan.tables import TIME_MIN
 
 SAMPLE: Final = 64  # units of each queue that are compared

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from duemq_common.topics import TIMER_TOPIC
 from spark_reconciliation.audit.rules import CLEAN
 from spark_reconciliation.engine import F
 from spark_reconciliation.scan.ownership_tables import read_journals, routes_of, transferred_units
-from spark_reconciliation.scan.roles import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

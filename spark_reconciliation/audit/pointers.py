@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from duemq_common.topics import PENDING_TOPICS
 from message_store.layout import SCANNED, native_columns
 from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.kernels.pointed import read_rows
@@ -26,7 +27,6 @@ from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, files_of_row
 from spark_reconciliation.scan.record_scan import RecordScan
-from spark_reconciliation.scan.roles import PENDING_TOPICS
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import Progress
 from spark_reconciliation.scan.tables import TIME_MIN

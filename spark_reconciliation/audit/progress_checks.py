@@ -18,10 +18,10 @@ from typing import Final
 
 import numpy as np
 
+from duemq_common.topics import INTERNAL_GROUP_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.layout import CQ_UNIT, RECORD_FIXED_BYTES
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.scan.store_state import (
     CHECK_FILE,
     OFFSETS_FILE,
@@ -35,7 +35,6 @@ from spark_reconciliation.scan.store_state import (
 from spark_reconciliation.scan.unit_tables import GROUPS_FILE, group_offsets
 
 IMPOSSIBLE: Final = "impossible"
-INTERNAL_GROUPS: Final = "CID_RMQ_SYS_"
 TIMER_QUEUE: Final = f"consumequeue/{TIMER_TOPIC}/0"
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 
@@ -103,7 +102,7 @@ def _group_offsets(root: Root, topics: frozenset[str]) -> Iterator[tuple[str, st
     """
     for name, queue_id, offset in group_offsets(read_json(root, GROUPS_FILE)):
         topic, _, group = name.partition("@")
-        if topic in topics or (group.startswith(INTERNAL_GROUPS) and topics):
+        if topic in topics or (group.startswith(INTERNAL_GROUP_PREFIX) and topics):
             yield GROUPS_FILE, f"group {group}", topic, queue_id, offset
 
 

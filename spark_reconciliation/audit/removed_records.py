@@ -16,11 +16,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from duemq_common.topics import PENDING_TOPICS, TIMER_TOPIC
 from spark_reconciliation.arrays import Numbers
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.non_record_rows import removed_rows
 from spark_reconciliation.scan.planning import LogPlan, ScanSegment
-from spark_reconciliation.scan.roles import PENDING_TOPICS, TIMER_TOPIC, Role
+from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import AHEAD, Progress
 from spark_reconciliation.scan.unit_tables import queue_segments, read_units

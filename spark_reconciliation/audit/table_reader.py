@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from duemq_common.topics import SCHEDULE_TOPIC
 from spark_reconciliation.arrays import Numbers
 from spark_reconciliation.audit.file_checks import FilePiece, check_piece, plan_pieces
 from spark_reconciliation.audit.plain_sums import (
@@ -41,7 +42,7 @@ from spark_reconciliation.scan.queue_places import (
     unit_places,
 )
 from spark_reconciliation.scan.record_scan import RecordScan
-from spark_reconciliation.scan.roles import PLAIN, SCHEDULE_TOPIC, Role
+from spark_reconciliation.scan.roles import PLAIN, Role
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import Progress
 from spark_reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from duemq_common.topics import PENDING_TOPICS
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.chains import find_roots
 from spark_reconciliation.audit.histories import whole_histories
@@ -38,14 +39,12 @@ from spark_reconciliation.audit.pointers import POINTER
 from spark_reconciliation.audit.rules import judge
 from spark_reconciliation.audit.unit_times import UNIT_BYTES
 from spark_reconciliation.engine import F
-from spark_reconciliation.scan.roles import PENDING_ROLES, PENDING_TOPICS, PLAIN, RARE, Role
+from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, RARE, Role
 from spark_reconciliation.scan.tables import CLOCK_SET_BACK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
-QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 AUDITED: Final = (
     "store_id",
     "phys_offset",

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from duemq_common.topics import SCHEDULE_TOPIC
 from spark_reconciliation.engine import F
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
 from spark_reconciliation.scan.store_groups import StoreGroup
 from spark_reconciliation.scan.tables import TABLES
 

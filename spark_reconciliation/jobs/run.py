@@ -18,6 +18,7 @@ from duemq_common.clock import Clock
 from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory, is_file
+from duemq_common.topics import OWNERSHIP_TOPIC
 from message_store.recovery.store_lock import is_locked
 from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.jobs.phases import REPORT, RULES, current_phases
@@ -249,7 +250,6 @@ def _page(
 
 def pages_of(spark: SparkSession, request: AuditRequest, verdicts: DataFrame) -> Pages:
     """Return the rows of the jobs that a report shows."""
-    from delayed_delivery.ownership import OWNERSHIP_TOPIC
     from spark_reconciliation.audit.migration_proof import migration_proof, proof_totals
     from spark_reconciliation.jobs import jobs
     from spark_reconciliation.report.page import Pages

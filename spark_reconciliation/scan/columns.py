@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from spark_reconciliation.arrays import Mask, Numbers, Rows, Words
 from spark_reconciliation.audit.delivery_units import DeliveryUnits, check_delivery_units
@@ -19,7 +20,7 @@ from spark_reconciliation.kernels import columns as kernels
 from spark_reconciliation.scan.hashes import hash_text, mix
 from spark_reconciliation.scan.property_columns import ABSENT, PropertyColumns
 from spark_reconciliation.scan.record_scan import RecordScan
-from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
+from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from spark_reconciliation.scan.store_state import UNKNOWN, Progress
 from spark_reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
@@ -39,8 +40,8 @@ UNUSUAL_NAMES: Final = np.array(
 KINDS: Final = {
     SCHEDULE_TOPIC: kernels.KIND_LEVEL,
     TIMER_TOPIC: kernels.KIND_TIMER,
-    "DUEMQ_DECISIONS": kernels.KIND_DECISION,
-    "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
+    DECISION_TOPIC: kernels.KIND_DECISION,
+    QUARANTINE_TOPIC: kernels.KIND_QUARANTINE,
 }
 """Topics with other records than deliveries."""
 LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))

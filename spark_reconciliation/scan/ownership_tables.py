@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC, JournalEntry, Route, Transfer, decode
+from delayed_delivery.ownership import JournalEntry, Route, Transfer, decode
 from delayed_delivery.ownership_projection import Ownership, change_of
+from duemq_common.topics import OWNERSHIP_TOPIC
 from spark_reconciliation.engine import F
 
 if TYPE_CHECKING:

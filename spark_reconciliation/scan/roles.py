@@ -28,9 +28,6 @@ class Role:
     QUEUE = 21  # no record: sum of the records or units of a queue; see `queue_places`
 
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-PENDING_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 RARE: Final = Role.LEVEL_COPY
 """First role whose records do not identify their message by themselves."""
 PLAIN: Final = frozenset({Role.LEVEL, Role.TIMER, Role.DELIVERY})

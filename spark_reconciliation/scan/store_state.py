@@ -18,15 +18,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.ownership import (
-    OWNERSHIP_QUEUE,
-    OWNERSHIP_TOPIC,
-    JournalEntry,
-    entry_of,
-)
+from delayed_delivery.ownership import OWNERSHIP_QUEUE, JournalEntry, entry_of
 from delayed_delivery.ownership_projection import Ownership, change_of
 from duemq_common.errors import RecordUnreadable
 from duemq_common.json_dialect import loads
+from duemq_common.topics import OWNERSHIP_TOPIC
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
 from message_store.log.record import decode_record
 from message_store.ranges import Range, is_among, minus, plus

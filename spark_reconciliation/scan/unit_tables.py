@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.topics import PENDING_TOPICS, SCHEDULE_TOPIC
 from message_store.kernels import verify
 from message_store.layout import (
     CQ_UNIT,
@@ -33,7 +34,6 @@ from spark_reconciliation.scan.planning import (
     files_of_row,
     row_of_files,
 )
-from spark_reconciliation.scan.roles import PENDING_TOPICS, SCHEDULE_TOPIC
 from spark_reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 OFFSETS_MAX: Final = 1_024
 """Maximum messages of one record; Apache's broker writes at most 32."""
 INT64: Final = (-(1 << 63), (1 << 63) - 1)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duemq_common.topics import REVIVE_PREFIX
 from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.planning import Finding, ScanSegment
@@ -18,7 +19,7 @@ from spark_reconciliation.scan.tables import batch_of_rows
 from spark_reconciliation.tables.decided import DecidedOrigins, MarkerMeaning
 from spark_reconciliation.tables.due_times import LEVEL_ROLES, NEEDED, NONE, due_times, numbers
 from spark_reconciliation.tables.exported_log import ExportedLog
-from spark_reconciliation.tables.pops import REVIVE_PREFIX, pop_rows
+from spark_reconciliation.tables.pops import pop_rows
 from spark_reconciliation.tables.promises import (
     COPY_ROLES,
     Earlier,

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from spark_reconciliation.scan.roles import PENDING_TOPICS
+from duemq_common.topics import PENDING_TOPICS
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.crash.sent_messages import BODY, SentMessages
 

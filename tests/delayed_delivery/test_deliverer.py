@@ -12,9 +12,10 @@ import pytest
 
 from delayed_delivery.deliverer import SingleDeliverer
 from delayed_delivery.outcome import NO_TOPIC, NOT_PUT, Outcome
-from delayed_delivery.quarantine import NOT_WRITABLE, QUARANTINE_TOPIC, Reason, Undeliverable
+from delayed_delivery.quarantine import NOT_WRITABLE, Reason, Undeliverable
 from delayed_delivery.records import add_message, read_record
 from delayed_delivery.redirected import NoTarget
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.log.record import Record

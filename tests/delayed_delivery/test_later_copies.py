@@ -17,10 +17,10 @@ from delayed_delivery.later_copies import (
     entry_bytes,
     fault_of,
 )
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.broker.broker import Broker
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.properties import PROPERTIES_BYTES_MAX, encode_properties
 from message_store.log.record import Record
 from tests.support.pop_client import PopClient, advance

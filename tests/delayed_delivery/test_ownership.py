@@ -15,6 +15,7 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import Return, Route, StateRecord, Transfer
 from delayed_delivery.ownership_projection import Ownership
 from delayed_delivery.quarantine import NO_HOST
+from duemq_common.topics import OWNERSHIP_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.stores import LOOPBACK, open_store
@@ -122,7 +123,7 @@ def test_any_field_values_give_a_record_or_a_value_error(
 def put_record(store: MessageStore, body: bytes, born_host: tuple[bytes, int] = NO_HOST) -> None:
     batch = PutBatch(1)
     batch.add(
-        topic_index=store.topics.add(ownership.OWNERSHIP_TOPIC),
+        topic_index=store.topics.add(OWNERSHIP_TOPIC),
         queue_id=0,
         body=body,
         properties=b"",

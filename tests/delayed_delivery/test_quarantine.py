@@ -7,12 +7,12 @@ import pytest
 from delayed_delivery.quarantine import (
     DETAIL_CHARS_MAX,
     NO_HOST,
-    QUARANTINE_TOPIC,
     Reason,
     Undeliverable,
     origin_of,
     quarantine,
 )
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from delayed_delivery.redirected import (
-    HALF_TOPIC,
     NoTarget,
     owner_letter,
     queue_number,
@@ -13,6 +12,7 @@ from delayed_delivery.redirected import (
     without,
     without_last,
 )
+from duemq_common.topics import HALF_TOPIC
 from message_store.queues.topic_table import TopicTable
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from delayed_delivery.plugin import ENTRY_POINT_GROUP, PluginBase, PluginHost, SystemTopic
 from duemq.broker.plugins import InstalledPlugin
 from duemq_common.config import from_properties
+from duemq_common.topics import TIMER_TOPIC
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 
 
 class HoldTimers(PluginBase):

@@ -26,11 +26,10 @@ from hypothesis import strategies as st
 
 from duemq.broker.broker import Broker
 from duemq.pop.names import REVIVE_GROUP, revive_topic
-from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
-from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore, StoreError
 from duemq_common.json_dialect import backup_path, dumps, loads
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from message_store.recovery import checkpoint
 from message_store.replication.truncation import truncate_store
 from tests.duemq.replication.test_autoswitch_pair import Pair, run
@@ -270,7 +269,7 @@ EDITS: dict[str, Edit] = {
     "duemq.mark": mark,
     "duemq.mark of another store": foreign("duemq.mark"),
     "duemq.mark as random bytes": garbage("duemq.mark"),
-    "transactions": offsets_of(TRANSACTIONS_GROUP, HALF_TOPIC, OP_TOPIC),
+    "transactions": offsets_of(TRANSACTION_GROUP, HALF_TOPIC, OP_HALF_TOPIC),
     "revivals": offsets_of(REVIVE_GROUP, revive_topic("DefaultCluster")),
     "consumerOffset.json of another store": foreign("consumerOffset.json"),
 }

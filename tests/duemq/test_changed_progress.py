@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.transactions.half_messages import GROUP, HALF_TOPIC, OP_TOPIC
 from duemq_common.clock import FakeClock
 from duemq_common.json_dialect import dumps, loads
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from tests.support.running_broker import running, small
 
-KEY, OP_KEY = f"{HALF_TOPIC}@{GROUP}", f"{OP_TOPIC}@{GROUP}"
+KEY, OP_KEY = f"{HALF_TOPIC}@{TRANSACTION_GROUP}", f"{OP_HALF_TOPIC}@{TRANSACTION_GROUP}"
 HUGE = 2**63 - 1
 END = {"producerGroup": "p", "commitOrRollback": 8, "fromTransactionCheck": "true"}
 

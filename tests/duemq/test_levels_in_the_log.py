@@ -10,8 +10,8 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq.broker.role_runner import RoleRunner
 from duemq.replication.role import ReplicationRole
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.store import MessageStore
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.replica_rig import until
 from tests.support.running_broker import connected, running, small
 

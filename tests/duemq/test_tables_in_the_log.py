@@ -11,10 +11,10 @@ from pathlib import Path
 from duemq.broker.broker import Broker
 from duemq.broker.role_runner import RoleRunner
 from duemq.registry.groups import GroupConfig
-from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.topic_config import TopicConfig
 from duemq.replication.role import ReplicationRole
 from duemq_common.codes import RequestCode
+from duemq_common.topics import TABLES_TOPIC
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, connected, running, small
 

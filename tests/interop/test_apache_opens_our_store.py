@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq_common import json_dialect
+from duemq_common.topics import TABLES_TOPIC
 from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_queues, bounds, verify
 from tests.support.duemq_server import DueMQ

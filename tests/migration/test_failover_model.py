@@ -27,13 +27,12 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq_common.clock import FakeClock
+from duemq_common.topics import OWNERSHIP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq_migration.ownership import projection
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
 from tests.migration.test_model import DELAYS_MS
@@ -42,7 +41,6 @@ from tests.support.naive_model import log_records
 from tests.support.stores import open_store, small_config
 from tests.support.timer_log_room import UNLIMITED, timer_log_room
 from timer_store.checkpoint.standby import Standby
-from timer_store.names import TIMER_TOPIC
 
 HELD = {SCHEDULE_TOPIC, TIMER_TOPIC}
 SHRINK = bool(os.environ.get("MIGRATION_SHRINK"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from duemq_common.topics import OWNERSHIP_TOPIC
 from tests.delayed_delivery.test_ownership import HANDOVER, MALFORMED, put_record
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK

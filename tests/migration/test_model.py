@@ -30,13 +30,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from delayed_delivery.pending import Verdict
 from duemq_common.clock import FakeClock
 from duemq_common.errors import OwnershipRefused
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.failing_disk import Disk, SimulatedCrash, cut_log, lose_units
 from tests.support.migration_rig import MigrationRig
 from tests.support.naive_model import log_records
-from timer_store.names import TIMER_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
 FILES = (

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
+from delayed_delivery.ownership import Route, StateRecord
 from delayed_delivery.ownership_projection import Change, JournalProjection, TransferTally
 from delayed_delivery.records import first_log_offset
+from duemq_common.topics import OWNERSHIP_TOPIC, SCHEDULE_TOPIC
 from duemq_migration.ownership import projection
 from duemq_migration.steps.verification import Verification, border_of
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER
-from timer_store.names import SCHEDULE_TOPIC
 
 DAY_MS = 86_400_000
 

@@ -11,9 +11,9 @@ import msgspec
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
+from duemq_common.topics import SCHEDULES_TOPIC
 from recurring_schedules.checkpoint import ScheduleCheckpoints
 from recurring_schedules.definition import Definition
-from recurring_schedules.names import JOURNAL_TOPIC
 from recurring_schedules.planner import Planner
 from recurring_schedules.plugin import JournalDispatcher, recovered_table
 from recurring_schedules.requests import ScheduleRequests
@@ -38,7 +38,7 @@ class ScheduleRig(TimerRig):
         pending = PendingTimers(self.timers)
         self.requests = ScheduleRequests(self.store, self.table, self.planner, pending, self.clock)
         on_journal = JournalDispatcher(self.store, self.table, self.planner.wake)
-        self.store.add_dispatcher(on_journal, topic=JOURNAL_TOPIC)
+        self.store.add_dispatcher(on_journal, topic=SCHEDULES_TOPIC)
         self.checkpoints = ScheduleCheckpoints(self.store, self.table, self.clock)
         run_inline(self.requests.finish_withdrawals())
         self.settle()

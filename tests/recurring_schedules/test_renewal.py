@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recurring_schedules.names import JOURNAL_QUEUE, JOURNAL_TOPIC, PLUGIN
+from duemq_common.topics import SCHEDULES_TOPIC
+from recurring_schedules.names import JOURNAL_QUEUE, PLUGIN
 from recurring_schedules.plugin import recovered_table
 from recurring_schedules.renewal import TURN_DEFINITIONS, DefinitionRenewal
 from recurring_schedules.stored_pin import stored_pin
@@ -137,7 +138,7 @@ def test_the_stored_pin_keeps_what_a_start_needs(
     retained: RetainedRig, has_checkpoint: bool
 ) -> None:
     store = retained.store
-    first = int(store.units(JOURNAL_TOPIC, JOURNAL_QUEUE, 0, 1)[0]["phys_offset"])
+    first = int(store.units(SCHEDULES_TOPIC, JOURNAL_QUEUE, 0, 1)[0]["phys_offset"])
     if not has_checkpoint:
         assert stored_pin(store) == first
         retained.kill()

@@ -11,10 +11,10 @@ import pytest
 
 from duemq_common.errors import ConfigError
 from duemq_common.json_dialect import loads
+from duemq_common.topics import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore
-from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.layout import UNIT_AT, UNIT_BYTES
 from message_store.log.properties import encode_properties
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.bad_records import damage
 from tests.support.level_rig import level_service
 

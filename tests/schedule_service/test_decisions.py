@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from delayed_delivery.pending import Verdict
+from duemq_common.topics import DECISION_TOPIC
 from schedule_service.cursor import joined_ranges
 from schedule_service.decisions import NOT_TAKEN
-from schedule_service.names import DECISION_TOPIC
 from tests.support.level_rig import Rig, level_service
 from tests.support.synchronous import Synchronous
 

@@ -10,12 +10,12 @@ import pytest
 
 from delayed_delivery.outcome import NOT_PUT
 from delayed_delivery.redirected import NoTarget
+from duemq_common.topics import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
 from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from tests.support.level_rig import level_service
 

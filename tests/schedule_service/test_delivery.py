@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
-from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
 

@@ -13,10 +13,10 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from duemq_common.json_dialect import loads
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import CQ_UNIT
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.level_rig import Rig, level_service
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delayed_delivery.redirected import NoTarget
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -21,7 +22,6 @@ from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.cursor import NEVER_MS
 from schedule_service.deliverer import add_delivery, target_of
-from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.support.extended import one_in
 from tests.support.stores import add_message, open_store
 

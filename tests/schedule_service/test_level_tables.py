@@ -12,13 +12,13 @@ import pytest
 from delayed_delivery import ownership
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
+from duemq_common.topics import LEVELS_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from schedule_service import level_journal
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of

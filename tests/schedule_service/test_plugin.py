@@ -12,9 +12,9 @@ from delayed_delivery.plugin import BrokerPlugin
 from duemq_common.errors import ConfigError
 from duemq_common.json_dialect import loads
 from duemq_common.request import Request
+from duemq_common.topics import DECISION_TOPIC, LEVELS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.retention.pins import UNKNOWN
 from schedule_service.deliverer import Deliverer
-from schedule_service.names import DECISION_TOPIC, LEVELS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from tests.support.level_rig import FakeClock, FakeHost, level_service
 

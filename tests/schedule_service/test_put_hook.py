@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from schedule_service.put_hook import STALE_PROPERTIES, LevelHook
 from tests.support.stores import LOOPBACK
 

@@ -11,10 +11,10 @@ import pytest
 
 from delayed_delivery.records import first_log_offset
 from duemq_common.clock import FakeClock
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import UNIT
 from message_store.store import MessageStore
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from tests.support.stores import open_store, put_one
 

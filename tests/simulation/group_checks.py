@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from duemq.replication.epoch_file import EpochEntry
 from duemq_common.codes import RequestCode
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
 from schedule_service.levels import parse_levels
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_rig import LEVEL_TEXT, GroupRig, Member
-from timer_store.names import TIMER_TOPIC
 
 TOPICS: Final = ("T", "Other")
 READERS: Final = "readers"

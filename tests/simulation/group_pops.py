@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.net.client import RemotingClient
-from duemq.net.retry_topics import RETRY_PREFIX
 from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint, parse_revive_record
 from duemq.pop.names import revive_topic
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
+from duemq_common.topics import RETRY_PREFIX, TIMER_TOPIC
 from message_store.log.record import Record
 from tests.simulation.group_rig import GROUP as BROKER
 from tests.support.pop_client import Popped, popped
-from timer_store.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad

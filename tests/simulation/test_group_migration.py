@@ -17,8 +17,8 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import Transfer
 from duemq.net.client import RemotingClient
 from duemq_common.request import Request, Response
+from duemq_common.topics import SCHEDULE_TOPIC
 from duemq_migration.requests import MIGRATE
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_checks import Confirmed, check_equal, check_messages
 from tests.simulation.group_load import Sent
 from tests.simulation.group_migration import check_migrations, working_levels

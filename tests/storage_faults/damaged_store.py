@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.auth.accounts import Users
 from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
 from duemq.auth.model import User
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.layout import CRC_MASK
 from message_store.log.record import Record, decode_record
 from message_store.verify import verify_store

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.support.stores import records_of
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.audit.aggregated_audit import Tallies
 from spark_reconciliation.audit.plain_sums import by_bucket, pack, pack_removed
-from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from spark_reconciliation.scan.hashes import hash_text
-from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, SCHEDULE_TOPIC, TIMER_TOPIC, Role
+from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from spark_reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]

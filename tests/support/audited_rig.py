@@ -12,13 +12,13 @@ import numpy as np
 
 from delayed_delivery.quarantine import origin_of
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import TIMER_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from tests.spark_reconciliation.log_bytes import Log
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import LOOPBACK
-from timer_store.names import TIMER_TOPIC
 
 LOG_FILE_BYTES = 4_096
 STORE = {"commitlog_file_bytes": LOG_FILE_BYTES, "message_bytes_max": 1_500}

@@ -9,11 +9,11 @@ import numpy as np
 
 from duemq_common.clock import FakeClock
 from duemq_common.text import java_hash
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.stores import add_message, open_store, records_of
 from timer_store import layout
-from timer_store.names import TIMER_TOPIC
 
 PRECISION_MS = 1_000
 WRITE_MS = 1_699_999_999_000

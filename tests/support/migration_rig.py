@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.clock import FakeClock
+from duemq_common.topics import DECISION_TOPIC, OWNERSHIP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq_migration.ownership import projection
 from duemq_migration.steps.drain import Drain
 from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
@@ -24,7 +24,7 @@ from schedule_service.decisions import PendingLevels
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
+from schedule_service.plugin import SCHEDULE_QUEUES
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
@@ -41,7 +41,6 @@ from tests.support.synchronous import Synchronous
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.audit.audit_config import AuditConfig
-from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = dict[str, Any]
 

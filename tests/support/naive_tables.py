@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.scheduled_logs import START_MS, ScheduledLog
 
 LEVELS_MS = (1_000, 5_000)

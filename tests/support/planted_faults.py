@@ -19,14 +19,13 @@ import numpy.typing as npt
 from benchmarks.fill import KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, TIME_DIGITS, key, write_digits
 from delayed_delivery.pending import Verdict
 from delayed_delivery.quarantine import origin_of
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout
 from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
-from schedule_service.names import SCHEDULE_TOPIC
 from tests.spark_reconciliation.log_bytes import Log
 from tests.support.migration_rig import MigrationRig
-from timer_store.names import TIMER_TOPIC
 
 Numbers = npt.NDArray[np.int64]
 Messages = list[tuple[str, bytes, bytes, int]]  # topic, body, property text, origin

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = dict[str, Any]
 START_MS = 1_700_000_000_000

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from tests.support.inline_loop import run_inline
 from tests.support.stores import add_message, crash, open_store, records_of
@@ -16,7 +17,6 @@ from timer_store import layout
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
-from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
 
 LOG_FILE_BYTES = 2_600  # 49 units

@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from delayed_delivery.pending import Verdict
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.topics import HALF_TOPIC, QUARANTINE_TOPIC, TIMER_TOPIC
 from message_store.layout import SYS_PREPARED
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
-from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 
 DAY_MS = 86_400_000
 MESSAGE_ILLEGAL, SYSTEM_ERROR = 13, 1

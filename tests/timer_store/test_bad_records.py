@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.topics import QUARANTINE_TOPIC, TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from tests.support.bad_records import damage
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
-from timer_store.names import TIMER_TOPIC
 
 FULL, DAMAGED, DELETED, NO_TIME, NO_TARGET, SOUND = (
     "full",

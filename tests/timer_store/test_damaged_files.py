@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore
 from duemq_common.json_dialect import backup_path
+from duemq_common.topics import QUARANTINE_TOPIC
 from tests.simulation.power_cut import copy_used
 from tests.support.extended import one_in
 from tests.support.timer_rig import TimerRig

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
@@ -31,7 +32,6 @@ from tests.support.failing_disk import Disk, SimulatedCrash, cut_log, lose_units
 from tests.support.naive_model import log_records
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
-from timer_store.names import TIMER_TOPIC
 
 PRECISION_MS = 100
 WINDOW_SLOTS = 600

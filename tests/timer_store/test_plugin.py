@@ -14,11 +14,11 @@ from delayed_delivery.plugin import BrokerPlugin
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError
 from duemq_common.request import Request
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN
 from tests.support.level_rig import FakeHost
 from tests.support.stores import add_message, open_store
-from timer_store.names import TIMER_TOPIC
 from timer_store.plugin import PERSIST_JOB, TimerPlugin, create_plugin
 
 

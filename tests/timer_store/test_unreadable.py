@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.page_guard import PAGE_BYTES
 from tests.support.bad_disk import BadDisk
 from tests.support.timer_rig import TimerRig

@@ -20,13 +20,14 @@ import numpy as np
 
 from delayed_delivery import ownership
 from duemq_common.errors import CorruptStore
+from duemq_common.topics import TIMER_TOPIC
 from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import slot_times
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)

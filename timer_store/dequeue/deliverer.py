@@ -30,9 +30,10 @@ from delayed_delivery.kernels.outcome import SKIPPED
 from delayed_delivery.outcome import NO_TOPIC, Outcome
 from delayed_delivery.quarantine import Reason, Undeliverable, quarantine, report
 from delayed_delivery.records import add_message, clear_client_columns, read_damaged, read_record
-from delayed_delivery.redirected import HALF_TOPIC, NoTarget, real_target
+from delayed_delivery.redirected import NoTarget, real_target
 from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.text import java_hash
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
@@ -46,7 +47,7 @@ from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.enqueue import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
-from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 
 GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
 BATCH_ROWS = 4_096

@@ -14,9 +14,10 @@ removes or refuses DUEMQ_DUE_MS. The compiled twin is `kernels.gather`.
 from __future__ import annotations
 
 from delayed_delivery.redirected import LEVEL_NAME, MOVED_NAME, renamed, without
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.record import Record
 from timer_store.layout import FROM_LEVEL, FROM_NOTHING, FROM_ROUTE, FROM_TIMER
-from timer_store.names import DUE_NAMES, SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import DUE_NAMES, TIMER_QUEUE
 
 DROPPED = {
     FROM_TIMER: (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),

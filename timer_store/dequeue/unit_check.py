@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.errors import CorruptStore
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.frames import topic_of
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.timer_log import REMEDY
-from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.pending.records import RecordReader
 from timer_store.progress import PendingCounts
 

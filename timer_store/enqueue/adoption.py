@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from duemq_common.errors import CorruptStore, RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.index.key_search import frames
 from message_store.log.commit_log import sync_directory
@@ -37,7 +38,7 @@ from timer_store import layout
 from timer_store.kernels import adoption as kernels
 from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 from timer_store.log.wheel import move_aside
-from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import numpy as np
 
 from delayed_delivery.outcome import Rate
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
@@ -31,7 +32,7 @@ from timer_store.dequeue.near_stage import NearStage
 from timer_store.kernels import enqueue as kernels
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.units import TimerUnits
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.progress import PendingCounts, Position
 
 log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from delayed_delivery.ownership_projection import Ownership
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store import layout as store_layout
 from message_store.index.key_search import frames
 from message_store.kernels.kernel import entry
@@ -31,7 +32,6 @@ from timer_store.enqueue.enqueue_service import name_topics
 from timer_store.kernels.enqueue import Scratch
 from timer_store.kernels.transfer import read_levels
 from timer_store.layout import DUE_MS_MAX, NO_OFFSETS, Offsets, Rows
-from timer_store.names import SCHEDULE_TOPIC
 
 Bytes = npt.NDArray[np.uint8]
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14

@@ -19,12 +19,12 @@ import numpy as np
 
 from delayed_delivery.markers import MarkerTarget, target_of
 from duemq_common.errors import RecordUnreadable, StoreError
+from duemq_common.topics import TIMER_TOPIC
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.enqueue.enqueue_service import staged_rows
 from timer_store.layout import Offsets, Row
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from delayed_delivery.redirected import TIMER_KIND
 from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.kernels.encode import PROPERTY_BYTES_MAX
 from message_store.layout import PROP_TIMER_DEL
 from message_store.log.batch import PutBatch
@@ -24,7 +25,7 @@ from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
 from timer_store.kernels import enqueue as kernels
 from timer_store.layout import Offsets, Rows
-from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+from timer_store.names import DUE_NAMES, STALE_NAMES
 
 SHOWN_CHARACTERS = 40
 

@@ -21,6 +21,7 @@ import numpy as np
 from delayed_delivery import ownership
 from delayed_delivery.ownership import NO_END, JournalEntry, Return, Transfer
 from delayed_delivery.ownership_projection import Ownership, change_of
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.ranges import Range, common, distinct, is_among, is_in, minus, within
 from message_store.store import MessageStore
 from timer_store import layout
@@ -29,7 +30,6 @@ from timer_store.enqueue.level_records import LevelRecords
 from timer_store.layout import LOWER_Y, NO_OFFSETS, UPPER_Y, Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.log.units import TimerUnits
-from timer_store.names import SCHEDULE_TOPIC
 from timer_store.progress import PendingCounts, Position
 
 READ_UNITS = 65_536

@@ -14,13 +14,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels import decide as kernels
 from timer_store.layout import Mask, Offsets, Rows
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.records import RecordReader
 
 BATCH_ROWS = 4_096

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec import Struct
 
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.ranges import distinct
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.layout import Row
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.pending.listed_rows import first_rows, listed_rows
 from timer_store.pending.walk import Cursor, Query, Walk
 

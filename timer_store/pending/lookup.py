@@ -31,10 +31,11 @@ from delayed_delivery.pending import (
 )
 from delayed_delivery.quarantine import origin_of
 from duemq_common.errors import RecordUnreadable
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
 from timer_store import layout
 from timer_store.layout import Offsets, Row, Rows
-from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.pending.decisions import Decisions
 from timer_store.pending.search import search_timers
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.kernels.bytes import Bytes
 from message_store.store import MessageStore
@@ -13,7 +14,6 @@ from timer_store import layout
 from timer_store.enqueue.enqueue_service import name_topics
 from timer_store.kernels.enqueue import Context, Scratch, from_records, units_at
 from timer_store.layout import Offsets, Rows
-from timer_store.names import TIMER_TOPIC
 
 ReadTransferred = Callable[[Offsets], tuple[Rows, Offsets]]
 

@@ -25,10 +25,10 @@ from delayed_delivery.pending import (
     none_found,
 )
 from duemq_common.errors import StoreError
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.index.key_search import frames, search
 from message_store.retention.pins import FirstPending, is_pinned
 from timer_store.layout import Offsets
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from duemq.net.retry_topics import retry_topics
 from duemq.pop.pop_offsets import GroupQueue
+from duemq_common.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from duemq.broker.components import BrokerComponents
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 CONSUME_POP: Final = "CONSUME_POP"
 QUEUES_PER_TURN: Final = 256
 QUEUES_MAX: Final = 100_000
-RETRY_PREFIX: Final = "%RETRY%"
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 
 

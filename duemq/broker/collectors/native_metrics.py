@@ -50,11 +50,10 @@ from duemq.net.meters import (
     names_of,
 )
 from duemq.pop.names import REVIVE_QUEUES
-from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
-from duemq.transactions.half_messages import HALF_TOPIC
 from duemq.transactions.meters import Meters
 from duemq_common.codes import RequestCode
+from duemq_common.topics import DLQ_PREFIX, HALF_TOPIC
 
 if TYPE_CHECKING:
     from duemq.broker.collectors.running_broker import RunningBroker

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from duemq.client.admin.messages import MessagesAdmin
-from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from duemq.client.message import RESERVED, ReceivedMessage
+from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
 from message_store.log.record import Record
 
 RESENT: Final = "DUEMQ_DEAD_LETTER"
@@ -114,7 +114,7 @@ class DeadLettersAdmin(MessagesAdmin):
         """
         counts = []
         for topic in await self.topics(brokers=brokers):
-            if not topic.name.startswith(DEAD_LETTER_PREFIX):
+            if not topic.name.startswith(DLQ_PREFIX):
                 continue
             queues = [
                 queue
@@ -122,7 +122,7 @@ class DeadLettersAdmin(MessagesAdmin):
                 for queue in await self.queue_states(master, topic.name)
             ]
             times = [each.last_stored_at for each in queues if each.last_stored_at]
-            group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
+            group = topic.name.removeprefix(DLQ_PREFIX)
             messages = sum(queue.messages for queue in queues)
             counts.append(DeadLetterCount(group, messages, max(times, default=None)))
         return counts

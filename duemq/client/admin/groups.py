@@ -11,12 +11,13 @@ from typing import Final, Literal
 import msgspec
 
 from duemq.client.admin.cluster import BrokerMember, parsed, queue_name, time_or_none
-from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicsAdmin
+from duemq.client.admin.topics import TopicsAdmin
 from duemq.client.errors import NoRoute, Refused
 from duemq.client.message import MessageQueue, milliseconds
 from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
+from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -314,7 +315,7 @@ class GroupsAdmin(TopicsAdmin):
         fields = {"groupName": name, "cleanOffset": True, "removeOffset": True}
         for master in holders:
             await self.client.ask(master.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
-        prefixes = (RETRY_PREFIX, DEAD_LETTER_PREFIX) if dead_letters else (RETRY_PREFIX,)
+        prefixes = (RETRY_PREFIX, DLQ_PREFIX) if dead_letters else (RETRY_PREFIX,)
         for prefix in prefixes:
             topic = prefix + name
             if topic_holders := [

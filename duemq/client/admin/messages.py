@@ -21,13 +21,13 @@ from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.routes import bytes_of
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.histories import HistoryRequest, HistoryResponse, HistoryStep, MessageHistory
+from duemq_common.topics import PENDING_TOPICS
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import Record, split_records
 
 QUERY_COUNT: Final = 32  # messages of a broker by one unique id
 KEY_COUNT_MAX: Final = 64  # maxNum that all brokers accept
 TIME_MS_MAX: Final = (1 << 63) - 1
-DELAYED_TOPICS: Final = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
 RECORD_ONLY: Final = "the broker is not a DueMQ broker: it returns one record, without a history"
 
 
@@ -221,7 +221,7 @@ def _names_of(record: Record) -> set[str]:
 
 def _history_of(record: Record) -> MessageHistory:
     """Return what the record of an Apache broker says of its message."""
-    properties, is_delayed = record.properties, record.topic in DELAYED_TOPICS
+    properties, is_delayed = record.properties, record.topic in PENDING_TOPICS
     event = "scheduled" if is_delayed else "stored"
     step = HistoryStep(
         event=event,

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
 from duemq.client.admin.copies import CopiesAdmin
 from duemq.client.admin.messages import TIME_MS_MAX
-from duemq.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from duemq.client.errors import ClientError, NotSent, Unreachable
 from duemq.client.message import Message
 from duemq.client.producer import Producer
+from duemq_common.topics import DLQ_PREFIX, QUARANTINE_TOPIC, RETRY_PREFIX
 from message_store.log.record import Record
 
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
@@ -108,7 +107,7 @@ class UndeliveredSearch:
     @property
     def store_topic(self) -> str:
         """Topic that has the messages."""
-        return DEAD_LETTER_PREFIX + self.letters_of if self.letters_of else QUARANTINE_TOPIC
+        return DLQ_PREFIX + self.letters_of if self.letters_of else QUARANTINE_TOPIC
 
     def selects(self, item: UndeliveredMessage) -> bool:
         """Return whether the search has a message."""

@@ -19,11 +19,10 @@ from duemq.client.admin.cluster import (
 )
 from duemq.client.errors import NoRoute, Unsupported
 from duemq.client.message import MessageQueue
-from duemq.client.routes import READ, TEMPLATE_TOPIC, WRITE
+from duemq.client.routes import READ, WRITE
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 QUEUES: Final = 8  # of a new topic. mqadmin updateTopic
 
 
@@ -308,6 +307,6 @@ class TopicsAdmin(ClusterAdmin):
 def _kind(name: str, internal: set[str]) -> str:
     if name.startswith(RETRY_PREFIX):
         return "retry"
-    if name.startswith(DEAD_LETTER_PREFIX):
+    if name.startswith(DLQ_PREFIX):
         return "dead letters"
     return "internal" if name in internal else "normal"

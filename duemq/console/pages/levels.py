@@ -13,9 +13,9 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import of_members
 from duemq.http.endpoints import JsonObject
+from duemq_common.topics import SCHEDULE_TOPIC
 
 LEVELS_VIEW: Final = "schedule_service.levels"
-LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 PROGRESS_PREFIX: Final = "scheduleMessageOffset_"  # of brokerStatus: delivered,end
 COLUMNS: Final = (
     "broker",
@@ -42,7 +42,7 @@ async def levels(call: PageCall) -> PageContent:
             view: JsonObject = await admin.view(member.address, LEVELS_VIEW)
         except Unsupported:
             info = await admin.runtime_info(member.address)
-            view = apache_view(info, await admin.queue_states(member, LEVEL_TOPIC))
+            view = apache_view(info, await admin.queue_states(member, SCHEDULE_TOPIC))
         return view["pending"], [_row(member.name, level) for level in view["levels"]]
 
     states = await of_members(await call.session.masters(), part)

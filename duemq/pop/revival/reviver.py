@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason
+from delayed_delivery.quarantine import Reason
 from delayed_delivery.stored_quarantine import StoredQuarantine
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import normal_topic, retry_topic
@@ -36,12 +36,13 @@ from duemq.pop.revival.pairing import Pairing
 from duemq.pop.revival.retry_copies import RetryCopies
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
-from duemq.registry.managers import PERM_READ, PERM_WRITE, Identity
+from duemq.registry.managers import Identity
 from duemq.registry.topics import TopicManager
 from duemq.send.put_path import PutPath
 from duemq_common.clock import Clock, Signal
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.topics import PERM_READ, PERM_WRITE, QUARANTINE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 

@@ -20,6 +20,7 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import JournalProjection, LevelProjection
 from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.json_dialect import backup_path, dumps, load_config, loads, write_config
+from duemq_common.topics import OWNERSHIP_TOPIC
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -87,7 +88,7 @@ def fitted(store: MessageStore, projection: JournalProjection) -> JournalProject
         record = store.read_record(last)
     except RecordUnreadable:
         return JournalProjection()
-    expected = ownership.OWNERSHIP_TOPIC, projection.next_offset - 1
+    expected = OWNERSHIP_TOPIC, projection.next_offset - 1
     return projection if (record.topic, record.queue_offset) == expected else JournalProjection()
 
 

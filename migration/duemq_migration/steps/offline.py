@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from delayed_delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
 from duemq_common.clock import Clock, FakeClock
 from duemq_common.config import from_properties
@@ -31,6 +30,7 @@ from duemq_common.json_dialect import load_config
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
 from duemq_common.ledger.writer import RESPONSE_S, LedgerWriter
+from duemq_common.topics import OWNERSHIP_TOPIC, TIMER_TOPIC
 from duemq_migration.config import MigrationConfig
 from duemq_migration.ledger.records import OFFLINE, MigrationRecord
 from duemq_migration.ownership.moves import Migrations
@@ -50,7 +50,6 @@ from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
 
 if TYPE_CHECKING:

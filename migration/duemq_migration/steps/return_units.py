@@ -23,6 +23,7 @@ from delayed_delivery.ownership_projection import LevelProjection
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import OwnershipRefused
+from duemq_common.topics import SCHEDULE_TOPIC
 from duemq_migration.kernels.routed import levels_of
 from duemq_migration.ownership.checksum import checksum
 from duemq_migration.steps.drain import DrainStep, enqueue_transfers
@@ -36,7 +37,6 @@ from schedule_service.delivery import LevelService
 from timer_store import layout
 from timer_store.dequeue.deliverer import Gatherer
 from timer_store.kernels.enqueue import Scratch
-from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 

@@ -23,6 +23,7 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import JournalEntry, Route
 from delayed_delivery.ownership_projection import LevelProjection
 from delayed_delivery.redirected import LEVEL_KIND
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq_migration.kernels import route as kernels
 from message_store.layout import Rows
 from message_store.log.batch import PutBatch
@@ -30,7 +31,7 @@ from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
 from schedule_service.levels import LevelHistory
 from schedule_service.queues import ScheduleQueues
-from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+from timer_store.names import DUE_NAMES, STALE_NAMES
 from timer_store.store import TimerStore
 
 Delays = npt.NDArray[np.int64]

@@ -30,13 +30,13 @@ from msgspec import Struct
 
 from delayed_delivery import ownership
 from delayed_delivery.ownership_projection import Change, LevelProjection, TransferTally, changes_of
+from duemq_common.topics import SCHEDULE_TOPIC
 from duemq_migration.ownership.checksum import tally_of
 from message_store.layout import PRE_BLANK_SIZE, Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
-from timer_store.names import SCHEDULE_TOPIC
 from timer_store.store import TimerStore
 
 PIECE_UNITS = 4_096

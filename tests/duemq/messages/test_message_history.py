@@ -13,10 +13,9 @@ from duemq.messages.message_history import (
     event_of,
     history_of,
 )
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
-from schedule_service.names import SCHEDULE_TOPIC
-from timer_store.names import TIMER_TOPIC
 
 pytestmark = pytest.mark.finding("B5")
 

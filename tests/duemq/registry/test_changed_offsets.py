@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.consumer_offsets import COMMITS_PER_VERSION
-from duemq.registry.internal_topics import INTERNAL_GROUP_PREFIX
 from duemq_common import json_dialect
+from duemq_common.topics import INTERNAL_GROUP_PREFIX
 from tests.duemq.registry.test_consumer_offsets import manager
 from tests.support.processor_time import cost_ms
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
 from duemq.registry.internal_topics import INTERNAL_TOPICS, TopicAccess, client_access, is_internal
+from duemq_common import topics
 from message_store.log.offset_id import encode_offset_id
-from schedule_service import names as level_names
 from tests.support.encoded_records import encode_record
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK
-from timer_store import names as timer_names
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -268,11 +266,9 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path: Path) -> N
     asyncio.run(scene())
 
 
-def test_every_topic_of_a_plugin_is_in_the_list() -> None:
-    """The broker does not import its plugins, so their names are written down a second time."""
-    mine = {level_names.SCHEDULE_TOPIC, level_names.DECISION_TOPIC, level_names.QUARANTINE_TOPIC}
-    mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, OWNERSHIP_TOPIC}
-    assert mine <= INTERNAL_TOPICS.keys()
+def test_every_internal_topic_has_an_access() -> None:
+    names = {value for name, value in vars(topics).items() if name.endswith("_TOPIC")}
+    assert names - {topics.TEMPLATE_TOPIC, topics.TRACE_TOPIC} == INTERNAL_TOPICS.keys()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.journal_log import StoreLog
 from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
+from duemq_common.topics import TABLES_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore

@@ -14,7 +14,6 @@ import pytest
 
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
-from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake, LogEndReport
 from duemq.replication.controller.service import GroupService
@@ -27,6 +26,7 @@ from duemq.replication.replica_connection import CONFIRM_MS
 from duemq.replication.role import ReplicationRole
 from duemq.replication.sync_state_set import SyncStateSetReplicas
 from duemq_common.clock import FakeClock
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import content, fill, log_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.own_log import record_before
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import RECORD_AT
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import FILE_BYTES, fill

@@ -11,10 +11,11 @@ import pytest
 
 from delayed_delivery.plugin import SystemTopic
 from duemq.broker.broker import Broker
-from duemq.send.timer_refusal import TIMER_TOPIC, has_timer_topic, refuse_timers
+from duemq.send.timer_refusal import has_timer_topic, refuse_timers
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from duemq_common.recall_handle import decode_handle
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC, Reason
-from duemq.transactions.half_messages import CHECK_TIMES, GIVEN_UP_TOPIC
+from delayed_delivery.quarantine import Reason
+from duemq.transactions.half_messages import CHECK_TIMES
 from duemq_common.errors import RequestError
+from duemq_common.topics import CHECK_MAX_TIME_TOPIC, QUARANTINE_TOPIC
 from message_store.log.properties import encode_properties
 from tests.duemq.transactions.conftest import Rig
 from tests.support.bad_records import damage
@@ -49,7 +50,9 @@ def test_a_half_message_without_room_is_checked_back_and_then_given_up(rig: Rig)
     rounds(rig, 1)
     assert [offset for offset, _ in rig.requested()] == [full, 2]  # 2: the copy of the other one
     rounds(rig, 14)
-    assert [record.properties["UNIQ_KEY"] for record in rig.records(GIVEN_UP_TOPIC)] == ["full"]
+    assert [record.properties["UNIQ_KEY"] for record in rig.records(CHECK_MAX_TIME_TOPIC)] == [
+        "full"
+    ]
     assert rig.service.queue.open_count == 1
 
 
@@ -113,7 +116,7 @@ def test_every_sound_half_message_is_checked_back_in_each_round(kinds: list[str]
                 rig.peer.sent.clear()
             rounds(rig, 1)
             assert rig.requested() == []
-            assert len(rig.records(GIVEN_UP_TOPIC)) == len(kinds) - kinds.count(DAMAGED)
+            assert len(rig.records(CHECK_MAX_TIME_TOPIC)) == len(kinds) - kinds.count(DAMAGED)
             assert len(rig.records(QUARANTINE_TOPIC)) == kinds.count(DAMAGED)
             assert rig.service.queue.open_count == 0
         finally:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from duemq.transactions.half_messages import OP_TOPIC
+from duemq_common.topics import OP_HALF_TOPIC
 from tests.duemq.transactions.conftest import Rig
 from tests.support.fakes import FakeOffsets
 
 
 def lose_op_record(rig: Rig) -> None:
     """Open the store again without the last record of its log, an op record."""
-    (op,) = rig.records(OP_TOPIC)
+    (op,) = rig.records(OP_HALF_TOPIC)
     rig.store.__exit__(None, None, None)
     (log,) = (rig.root / "commitlog").iterdir()
     with log.open("r+b") as file:
@@ -21,7 +21,7 @@ def lose_op_record(rig: Rig) -> None:
     (rig.root / "abort").write_text("")
     (rig.root / "config" / "duemq.mark").unlink()
     rig.open()
-    assert rig.records(OP_TOPIC) == []
+    assert rig.records(OP_HALF_TOPIC) == []
 
 
 def test_a_commit_whose_op_record_was_lost_is_not_repeated(
@@ -37,7 +37,7 @@ def test_a_commit_whose_op_record_was_lost_is_not_repeated(
 
     run(scene())
     assert len(rig.records("T", 1)) == 1
-    assert [op.body for op in rig.records(OP_TOPIC)] == [b"0"]
+    assert [op.body for op in rig.records(OP_HALF_TOPIC)] == [b"0"]
 
 
 def test_a_check_back_whose_op_record_was_lost_leaves_one_half_message(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC
 from message_store.layout import SYS_COMMIT
 from message_store.log.batch import PutBatch
 from tests.duemq.transactions.conftest import Rig
@@ -55,7 +55,7 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path: Path) -> N
             response = await remote.call(37, end | {"fromTransactionCheck": "true"})
             assert "finished already" in response.remark
             assert broker.store.queue_bounds("T", 0)[1] == 2
-            assert broker.store.queue_bounds(OP_TOPIC, 0)[1] == 1
+            assert broker.store.queue_bounds(OP_HALF_TOPIC, 0)[1] == 1
 
     end, op_at = asyncio.run(commit())
     cut(tmp_path / "killed/commitlog/00000000000000000000", op_at)
@@ -83,10 +83,10 @@ def test_an_op_record_that_a_full_disk_refuses_is_written_later(
     row = rig.send()
     rig.append_hooks.append(refuse_op)
     run(rig.end(row))
-    assert (len(rig.records("T", 1)), rig.records(OP_TOPIC)) == (1, [])
+    assert (len(rig.records("T", 1)), rig.records(OP_HALF_TOPIC)) == (1, [])
     rig.append_hooks.clear()
     run(rig.service.check())
-    assert [op.body for op in rig.records(OP_TOPIC)] == [b"0"]
+    assert [op.body for op in rig.records(OP_HALF_TOPIC)] == [b"0"]
     run(rig.end(row))
     assert len(rig.records("T", 1)) == 1
 
@@ -103,7 +103,7 @@ def test_a_commit_without_op_record_is_found_at_any_offset(
     rig.append_hooks.clear()
     run(rig.end(rows[2], 12))
     rig.reopen()
-    assert sorted(op.body for op in rig.records(OP_TOPIC)) == [b"1", b"2"]
+    assert sorted(op.body for op in rig.records(OP_HALF_TOPIC)) == [b"1", b"2"]
     run(rig.end(rows[1]))
     assert len(rig.records("T", 1)) == 1
     run(rig.end(rows[0]))
@@ -117,7 +117,7 @@ def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], rig: Rig) ->
     assert row["phys_offset"] == 0  # what a client's message names as its half message
     put_one(rig.store, "T", 1, sys_flag=SYS_COMMIT, properties={"UNIQ_KEY": "u", "PGROUP": "Q"})
     rig.reopen()
-    assert rig.records(OP_TOPIC) == []
+    assert rig.records(OP_HALF_TOPIC) == []
     run(rig.end(row))
     assert len(rig.records("T", 1)) == 2
 
@@ -130,7 +130,7 @@ def test_a_clients_message_is_not_a_commit(run: Callable[..., Any], rig: Rig) ->
         {"REAL_TOPIC": ""},
         {"REAL_TOPIC": "x" * 256},
         {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX"},
-        {"REAL_TOPIC": OP_TOPIC},
+        {"REAL_TOPIC": OP_HALF_TOPIC},
         {"REAL_TOPIC": "DUEMQ_MIGRATION"},
         {"REAL_QID": "-1"},
         {"REAL_QID": "99999999"},

@@ -11,10 +11,10 @@ import pytest
 
 from duemq.auth.model import Action
 from duemq.auth.record_access import UnrestrictedAccess
-from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
+from duemq_common.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
 from message_store.replication.acknowledgement import Missing
@@ -34,7 +34,7 @@ def test_commit_makes_the_message_visible_as_apache_writes_it(
     assert (record.body, record.sys_flag, record.prepared_offset) == (b"hello", 8, 0)
     assert record.properties["REAL_TOPIC"] == "T"
     assert record.properties["TRAN_MSG"] == "true"
-    (op,) = rig.records(OP_TOPIC)
+    (op,) = rig.records(OP_HALF_TOPIC)
     assert (op.body, op.property_text) == (b"0", b"WAIT\x01true\x02TAGS\x01d\x02")
 
 
@@ -48,12 +48,12 @@ def test_the_delay_applies_at_commit_through_the_hooks(run: Callable[..., Any], 
 def test_rollback_only_appends_records(run: Callable[..., Any], rig: Rig) -> None:
     run(rig.end(rig.send(), ROLLBACK))
     assert rig.records("T", 1) == []
-    assert [op.body for op in rig.records(OP_TOPIC)] == [b"0"]
+    assert [op.body for op in rig.records(OP_HALF_TOPIC)] == [b"0"]
 
 
 def test_an_unknown_state_gets_no_response(run: Callable[..., Any], rig: Rig) -> None:
     assert run(rig.end(rig.send(), UNKNOWN)) is None
-    assert rig.records(OP_TOPIC) == []
+    assert rig.records(OP_HALF_TOPIC) == []
 
 
 @pytest.mark.parametrize("verdict", [COMMIT, ROLLBACK])
@@ -92,7 +92,7 @@ def test_an_end_without_a_matching_half_message_is_refused(
     with pytest.raises(RequestError) as refusal:
         run(rig.end(row, **changes))
     assert refusal.value.code == 1
-    assert rig.records(OP_TOPIC) == []
+    assert rig.records(OP_HALF_TOPIC) == []
 
 
 def test_an_ordinary_message_cannot_be_committed(run: Callable[..., Any], rig: Rig) -> None:
@@ -130,7 +130,7 @@ def test_a_half_message_whose_commit_a_hook_refuses_is_unfinished(
     rig.hooks.append(refuse_targets)
     with pytest.raises(RequestError, match="not this one"):
         run(rig.end(row))
-    assert rig.records(OP_TOPIC) == []
+    assert rig.records(OP_HALF_TOPIC) == []
     rig.hooks.clear()
     assert run(rig.end(row)).code == 0
     assert len(rig.records("T", 1)) == 1
@@ -225,9 +225,9 @@ def test_a_half_message_is_given_up_after_the_last_check(
         rig.clock.advance(30_000)
         run(rig.service.check())
     assert len(rig.requested()) == 2
-    (record,) = rig.records(GIVEN_UP_TOPIC)
+    (record,) = rig.records(CHECK_MAX_TIME_TOPIC)
     assert record.body == b"lost"
-    assert GIVEN_UP_TOPIC in rig.topics.table
+    assert CHECK_MAX_TIME_TOPIC in rig.topics.table
     assert rig.service.queue.halves.half_next == rig.store.queue_bounds(HALF_TOPIC, 0)[1]
     rig.store.__exit__(None, None, None)
 
@@ -265,7 +265,7 @@ def test_finished_messages_advance_the_stored_cursors(run: Callable[..., Any], r
         run(rig.end(row))
     run(rig.service.check())
     assert rig.offsets.query("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 2
-    assert rig.offsets.query("CID_RMQ_SYS_TRANS", OP_TOPIC, 0) == 2
+    assert rig.offsets.query("CID_RMQ_SYS_TRANS", OP_HALF_TOPIC, 0) == 2
 
 
 def test_the_task_checks_back_every_interval(run: Callable[..., Any], rig: Rig) -> None:
@@ -297,7 +297,7 @@ def test_a_given_up_message_can_be_resumed(run: Callable[..., Any], tmp_path: Pa
     for _ in range(2):
         rig.clock.advance(30_000)
         run(rig.service.check())
-    (lost,) = rig.records(GIVEN_UP_TOPIC)
+    (lost,) = rig.records(CHECK_MAX_TIME_TOPIC)
     offset_id = f"7F00000100002A9F{lost.phys_offset:016X}"
     resume = rig.service.handlers()[323]
     assert run(resume(Request(323, {"msgId": offset_id}))).code == 0
@@ -322,7 +322,7 @@ def test_a_message_of_a_forbidden_topic_is_not_resumed(
     for _ in range(2):
         rig.clock.advance(30_000)
         run(rig.service.check())
-    (lost,) = rig.records(GIVEN_UP_TOPIC)
+    (lost,) = rig.records(CHECK_MAX_TIME_TOPIC)
     halves = len(rig.records(HALF_TOPIC))
     monkeypatch.setattr(UnrestrictedAccess, "check_record", refuse)
     with pytest.raises(RequestError, match="refused"):

@@ -14,10 +14,10 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.heartbeats import Heartbeat
 from duemq.registry.managers import Identity
-from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq.transactions.transactions import Transactions
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request
+from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.support.fakes import HOST, FakePeer, FakeTopics
@@ -71,7 +71,9 @@ def test_only_half_messages_unfinished_in_apache_are_checked_back(
                 fields = request.fields | {"producerGroup": "golden_tx", "commitOrRollback": "8"}
                 assert (await service.end(Request(37, fields))).code == 0
             await service.check()
-            (_, half_end), (_, op_end) = (store.queue_bounds(t, 0) for t in (HALF_TOPIC, OP_TOPIC))
+            (_, half_end), (_, op_end) = (
+                store.queue_bounds(t, 0) for t in (HALF_TOPIC, OP_HALF_TOPIC)
+            )
             assert (service.queue.halves.half_next, service.queue.halves.op_next) == (
                 half_end,
                 op_end,

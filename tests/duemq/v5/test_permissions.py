@@ -13,11 +13,11 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.registry.groups import GroupConfig
-from duemq.registry.managers import PERM_READ, PERM_WRITE
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq_common.codes import RequestCode
+from duemq_common.topics import PERM_READ, PERM_WRITE
 from tests.duemq.v5.conftest import Run
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.free_ports import free_ports

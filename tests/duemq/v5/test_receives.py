@@ -6,10 +6,10 @@ import pytest
 
 from duemq.broker.broker import Broker
 from duemq.registry.groups import GroupConfig
-from duemq.registry.managers import PERM_READ
 from duemq.registry.topic_config import TopicConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
+from duemq_common.topics import PERM_READ
 from tests.duemq.v5.conftest import Run
 from tests.support.v5_client import V5Caller, message, sending, typed_topic, v5_caller
 

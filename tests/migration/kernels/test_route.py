@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq_migration.kernels import route as kernels
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
 from tests.support.stores import LOOPBACK
-from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 NOW_MS, PRECISION_MS = 1_700_000_000_123, 100
 TOPICS = ("T", "U", TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)

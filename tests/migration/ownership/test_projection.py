@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import (
-    OWNERSHIP_TOPIC,
-    OwnershipRecord,
-    Return,
-    Route,
-    StateRecord,
-    Transfer,
-)
+from delayed_delivery.ownership import OwnershipRecord, Return, Route, StateRecord, Transfer
 from delayed_delivery.ownership_projection import JournalProjection
+from duemq_common.topics import OWNERSHIP_TOPIC
 from duemq_migration.ownership import projection
 from message_store import ranges
 from tests.support.stores import open_store, put_one

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from duemq_common.topics import SCHEDULE_TOPIC
 from tests.support.migration_rig import LEVELS, MigrationRig
-from timer_store.names import SCHEDULE_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
 assert len(LEVELS.split()) == len(DELAYS_MS)

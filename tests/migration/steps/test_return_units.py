@@ -11,9 +11,9 @@ import pytest
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Return, Route
 from duemq_common.codes import ResponseCode
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.migration_rig import MigrationRig

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from delayed_delivery.pending import Verdict
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.removed_records import removed_segments, removed_units
 from spark_reconciliation.audit.summary import summarize
@@ -17,7 +18,7 @@ from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.planning import plan_log
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, Role
+from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.store_state import OwnedRange, Progress
 from spark_reconciliation.spark.read import audit_stores, count_stores
 from tests.spark_reconciliation.test_bad_files import read

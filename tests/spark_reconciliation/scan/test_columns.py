@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.properties import decode_properties
 from message_store.log.record import Record, decode_record
-from spark_reconciliation.audit.verdicts import DECISION_TOPIC, QUARANTINE_TOPIC
 from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.hashes import FACTOR, hash_text
 from spark_reconciliation.scan.planning import log_segments, plan_log
 from spark_reconciliation.scan.property_columns import ABSENT, BROKERS
 from spark_reconciliation.scan.record_scan import RecordScan
-from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, SCHEDULE_TOPIC, TIMER_TOPIC, Role
+from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, Role
 from spark_reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
 from tests.support.encoded_records import encode_record
 from tests.support.golden_stores import STORES, GoldenStore, golden_store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq_common.errors import UsageError
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
+from duemq_common.topics import SCHEDULE_TOPIC
 from spark_reconciliation.tables import export as exporter
 from spark_reconciliation.tables.delta_log import LOG
 from spark_reconciliation.tables.export import export_stores

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from duemq_common.errors import UsageError
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC
+from duemq_common.topics import SCHEDULE_TOPIC
 from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables import export as exporter
 from spark_reconciliation.tables.export import LogChanged, export_stores

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import spark_reconciliation
-from spark_reconciliation.scan.roles import SCHEDULE_TOPIC, TIMER_TOPIC
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.tables.export import export_stores
 from spark_reconciliation.tables.schemas import TABLES
 from tests.migration.steps.test_drain import fill

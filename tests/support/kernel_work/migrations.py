@@ -6,6 +6,7 @@ from pathlib import Path
 
 from delayed_delivery.pending import HitQuery
 from duemq_common.clock import FakeClock
+from duemq_common.topics import SCHEDULE_TOPIC
 from duemq_migration.steps.drain import Drain
 from duemq_migration.steps.return_units import RoutedReturn, UnitReturn
 from duemq_migration.steps.router import Router
@@ -16,7 +17,6 @@ from message_store.store import MessageStore
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import Saved, Start, restore

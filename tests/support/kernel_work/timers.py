@@ -13,6 +13,7 @@ import numpy as np
 from delayed_delivery.pending import HitQuery
 from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -23,7 +24,6 @@ from timer_store.config import TimerConfig
 from timer_store.enqueue.adoption import settled
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.layout import UNIT_BYTES
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 from timer_store.verify import TIMERS

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore
@@ -18,7 +19,6 @@ from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.store import TimerStore
 
 DUE = {"TIMER_OUT_MS": "9000000000000", "REAL_TOPIC": "T", "REAL_QID": "0"}

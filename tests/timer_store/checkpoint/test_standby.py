@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duemq_common.topics import TIMER_TOPIC
 from message_store.kernels import registry
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
@@ -22,7 +23,6 @@ from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
 from timer_store.checkpoint import standby as standby_module
 from timer_store.checkpoint.standby import Standby
-from timer_store.names import TIMER_TOPIC
 
 SECOND_MS = 1_000
 LOAD_S_MAX = 60

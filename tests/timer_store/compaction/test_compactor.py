@@ -14,12 +14,13 @@ import pytest
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.plugin import Recalled
+from duemq_common.topics import TIMER_TOPIC
 from message_store.verify import verify_store
 from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from tests.support.synchronous import Synchronous
 from timer_store.compaction.compactor import PAUSE_MS
 from timer_store.compaction.plan import Blocked
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
 from timer_store.verify import TIMERS

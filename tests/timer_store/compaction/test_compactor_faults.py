@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delayed_delivery.pending import Verdict
+from duemq_common.topics import TIMER_TOPIC
 from tests.support.extended import extended
 from tests.support.failing_disk import SimulatedCrash
 from tests.support.full_timer_disk import FullDisk, PinningRig
 from tests.support.naive_model import log_records
 from tests.support.synchronous import Synchronous
 from tests.timer_store.test_model import CrashRig
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 
 GONE = -1

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from delayed_delivery.outcome import NOT_PUT, Outcome
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
-from delayed_delivery.redirected import HALF_TOPIC
+from duemq_common.topics import HALF_TOPIC, QUARANTINE_TOPIC, TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.store import MessageStore
@@ -28,7 +27,6 @@ from tests.support.due_timers import (
 from tests.support.stores import add_message
 from timer_store import layout
 from timer_store.dequeue.deliverer import TimerDeliverer
-from timer_store.names import TIMER_TOPIC
 
 
 @pytest.fixture

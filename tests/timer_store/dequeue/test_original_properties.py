@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, decode_record
 from tests.support.encoded_records import encode_record
 from timer_store.dequeue.original_properties import delivered_text, kind_of
 from timer_store.layout import FROM_LEVEL, FROM_NOTHING, FROM_ROUTE, FROM_TIMER
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 
 def record_of(topic: str, queue_id: int, **properties: str) -> Record:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from delayed_delivery.quarantine import QUARANTINE_TOPIC
+from duemq_common.topics import QUARANTINE_TOPIC
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
 from timer_store.dequeue.unit_check import is_due_with_record

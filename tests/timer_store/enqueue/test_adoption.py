@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
@@ -23,7 +24,6 @@ from timer_store.layout import TIMED
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import TimerWheel
-from timer_store.names import TIMER_TOPIC
 
 P = 1_000
 FATES = ["waits", "delivered", "in_hand", "rolled", "rolled_done", "cancelled", "new", "new_done"]

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
 from message_store.store import MessageStore
@@ -19,7 +20,6 @@ from tests.timer_store.kernels import naive
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.enqueue.enqueue_service import TimerFetcher
-from timer_store.names import TIMER_TOPIC
 
 T0 = 1_700_000_000_500
 COLUMNS = ("due_ms", "slot_ms", "origin", "topic_hash", "topic_index", "kind")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
@@ -18,7 +19,7 @@ from tests.timer_store.kernels import naive
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.kernels.enqueue import GROWTH_BYTES
-from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+from timer_store.names import STALE_NAMES
 
 NOW = 1_700_000_000_123
 MAX_MS = 259_200_000

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from duemq_common.topics import TIMER_TOPIC
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import TIMER_QUEUE
 
 
 @pytest.fixture

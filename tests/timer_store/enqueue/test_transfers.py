@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from delayed_delivery.ownership import OWNERSHIP_TOPIC
+from duemq_common.topics import DECISION_TOPIC, OWNERSHIP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from schedule_service.levels import LevelHistory, LevelText
-from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
+from schedule_service.plugin import SCHEDULE_QUEUES
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
 from tests.migration.steps.test_drain import DELAYS_MS, fill
@@ -20,7 +20,6 @@ from tests.support.migration_rig import LEVELS, MigrationRig
 from tests.support.stores import open_store
 from tests.support.timer_log_room import UNLIMITED, timer_log_room
 from timer_store.checkpoint.standby import Standby
-from timer_store.names import TIMER_TOPIC
 
 SIZES = [700, 90, 4_000]
 STANDBY_LOG = "timer_store.checkpoint.standby"

@@ -6,12 +6,12 @@ from typing import Any
 
 from duemq_common.errors import RecordUnreadable
 from duemq_common.text import java_hash
+from duemq_common.topics import HALF_TOPIC, TIMER_TOPIC
 from message_store.log.properties import decode_properties
 from message_store.log.record import decode_record
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
-from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 
 BROKEN = (0, 0, -1, 0, -1, layout.TIMED_BROKEN)
 

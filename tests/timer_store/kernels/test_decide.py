@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from delayed_delivery.quarantine import origin_of
 from duemq_common.text import java_hash
+from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import decode_properties
 from tests.support.stores import add_message, open_store
 from timer_store import layout
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.decision_records import DecidingRecords
 
 PRECISION_MS = 1_000

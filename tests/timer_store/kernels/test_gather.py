@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from delayed_delivery.deliverer import build
 from delayed_delivery.kernels.outcome import SKIPPED
 from delayed_delivery.outcome import NO_TOPIC
-from delayed_delivery.redirected import HALF_TOPIC, without
+from delayed_delivery.redirected import without
 from duemq_common.text import java_hash
+from duemq_common.topics import HALF_TOPIC, TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -38,7 +39,6 @@ from timer_store.dequeue.original_properties import DROPPED
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.enqueue import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
-from timer_store.names import TIMER_TOPIC
 
 NOW_MS = 1_700_000_000_000
 TARGETS = ["T", "%RETRY%group", "é-topic", "gone", "U", HALF_TOPIC, TIMER_TOPIC]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from delayed_delivery.redirected import renamed
 from duemq_common.text import java_hash
+from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import changed_blocks
 from tests.support.stores import open_store, put_one
@@ -19,7 +20,6 @@ from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of
 from timer_store.enqueue.level_records import LevelRecords, due_times
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER, LOWER_Y, UPPER_Y
-from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 LEVEL = 3
 TEXTS: dict[str, tuple[dict[str, str], bool]] = {

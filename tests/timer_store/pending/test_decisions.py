@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from delayed_delivery.pending import Verdict
+from duemq_common.topics import TIMER_TOPIC
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
-from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 
 DAY_MS = 86_400_000

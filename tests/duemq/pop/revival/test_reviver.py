@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayed_delivery.quarantine import NO_HOST, QUARANTINE_TOPIC, Reason
+from delayed_delivery.quarantine import NO_HOST, Reason
 from duemq.broker.broker import Broker
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from message_store.log.batch import PutBatch
