@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
+from duemq.net.dispatcher import RecordResult
 from duemq_common.codes import ResponseCode
 
 LOGGER: Final = "duemq.audit"
@@ -120,10 +121,18 @@ class AuditLog:
         self._allowance -= 1
         self._write(logging.WARNING, "refused", entry)
 
-    def allowed(self, entry: AuditEntry) -> RecordedEntry:
-        """Log an administrative request that may proceed; its result is set when it has ended."""
-        self._write(logging.INFO, "allowed", entry)
-        return self._record(self._allowed, entry)
+    def allowed(self, entries: Iterable[AuditEntry]) -> RecordResult:
+        """Log an administrative request that may proceed; return what records its result."""
+        recorded = []
+        for entry in entries:
+            self._write(logging.INFO, "allowed", entry)
+            recorded.append(self._record(self._allowed, entry))
+
+        def record_result(code: int) -> None:
+            for each in recorded:
+                each.result = code
+
+        return record_result
 
     def allowed_read(self, entry: AuditEntry) -> None:
         """Log an administrative request that only reads; it has no entry in memory."""

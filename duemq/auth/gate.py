@@ -12,7 +12,7 @@ require a verified user, and the topic of a record that is requested by offset i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from duemq.auth.accesses import Access, TooManyNames
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
-from duemq.auth.audit import AuditEntry, AuditLog, RecordedEntry
+from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import (
     Action,
     Decision,
@@ -34,6 +34,7 @@ from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses, allow
 from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, is_signed
+from duemq.net.dispatcher import RecordResult
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
@@ -48,17 +49,6 @@ class AccessRefused(Exception):
     def __init__(self, remark: str, access: Access | None = None) -> None:
         self.remark, self.access = remark, access
         super().__init__(remark)
-
-
-class AuditedRequest(Struct, frozen=True):
-    """Entries of an administrative request in the audit log."""
-
-    entries: Sequence[RecordedEntry]
-
-    def end(self, code: int) -> None:
-        """Record the code of the response."""
-        for entry in self.entries:
-            entry.result = code
 
 
 class GateRules(Struct, frozen=True, kw_only=True):
@@ -93,8 +83,8 @@ class Gate:
         user = self._accounts.user(access_key)
         return user.password if user and user.status is UserStatus.ENABLE else None
 
-    def __call__(self, request: Request) -> AuditedRequest | None:
-        """Check a request; return its entries in the audit log, if it has some.
+    def __call__(self, request: Request) -> RecordResult | None:
+        """Check a request; return what records its result in the audit log, if it is audited.
 
         Raises:
             RequestError: With NO_PERMISSION.
@@ -108,7 +98,7 @@ class Gate:
         changes = [access for access in needed if not CHANGES.isdisjoint(access.actions)]
         if not changes:
             return None
-        return AuditedRequest([self._audit.allowed(entry_of(request, one)) for one in changes])
+        return self._audit.allowed(entry_of(request, one) for one in changes)
 
     def rights(self, request: Request) -> dict[str, bool]:
         """Return what the account of a checked request may do; the audit log omits it.
@@ -166,7 +156,7 @@ class Gate:
         """
         actions = cancel_actions(topic, sent_to)
         self.check_record(request, topic, *actions)
-        self._audit.allowed(entry_of(request, Access(Resource.of_topic(topic), actions)))
+        self._audit.allowed([entry_of(request, Access(Resource.of_topic(topic), actions))])
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
         """Return whether an account currently has permission for any of the actions on a topic."""

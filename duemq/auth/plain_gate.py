@@ -12,7 +12,7 @@ from typing import Final
 
 from duemq.auth.accesses import Access
 from duemq.auth.audit import AuditLog
-from duemq.auth.gate import REMARK_CHARACTERS_MAX, AuditedRequest, entry_of
+from duemq.auth.gate import REMARK_CHARACTERS_MAX, entry_of
 from duemq.auth.model import Action, Resource
 from duemq.auth.plain_permissions import administrator
 from duemq.auth.plain_rules import PUB, SUB, PlainAccount, PlainRefused, PlainRules
@@ -20,6 +20,7 @@ from duemq.auth.record_access import cancel_actions
 from duemq.auth.request_rules import accesses
 from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
+from duemq.net.dispatcher import RecordResult
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
@@ -57,8 +58,8 @@ class PlainGate:
         account = self._rules().account(access_key)
         return account.secret if account is not None else None
 
-    def __call__(self, request: Request) -> AuditedRequest | None:
-        """Check a request; return its entries in the audit log, if it has some.
+    def __call__(self, request: Request) -> RecordResult | None:
+        """Check a request; return what records its result in the audit log, if it is audited.
 
         Raises:
             RequestError: With SYSTEM_ERROR, as in Apache 4.9.7.
@@ -73,10 +74,10 @@ class PlainGate:
         for access in self._administered(request):
             entry = entry_of(request, access)
             if access is None or not CHANGES.isdisjoint(access.actions):
-                entries.append(self._audit.allowed(entry))
+                entries.append(entry)
             else:
                 self._audit.allowed_read(entry)
-        return AuditedRequest(entries) if entries else None
+        return self._audit.allowed(entries) if entries else None
 
     def rights(self, request: Request) -> dict[str, bool]:
         """Return what the account of a checked request may do; only administrators see views."""
@@ -130,7 +131,7 @@ class PlainGate:
         """
         actions = cancel_actions(topic, sent_to)
         self.check_record(request, topic, *actions)
-        self._audit.allowed(entry_of(request, Access(Resource.of_topic(topic), actions)))
+        self._audit.allowed([entry_of(request, Access(Resource.of_topic(topic), actions))])
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
         """Return whether an account currently has permission for any of the actions on a topic."""

@@ -34,18 +34,15 @@ Handler = Callable[[Request], Response | Deferred]
 """Handler of a request: a function that returns the response, or a coroutine function."""
 
 
-class Audited(Protocol):
-    """Request in an audit log."""
-
-    def end(self, code: int) -> None:
-        """Record the code of the response."""
+RecordResult = Callable[[int], None]
+"""Records the code of the response to a request in an audit log."""
 
 
 class AccessCheck(Protocol):
     """Check of a peer's permission to make a request."""
 
-    def __call__(self, request: Request) -> Audited | None:
-        """Check the credentials of a request; return its entry in an audit log, if it has one.
+    def __call__(self, request: Request) -> RecordResult | None:
+        """Check the credentials of a request; return what records its result, if it is audited.
 
         Raises:
             RequestError: The peer has no permission for the request.
@@ -78,7 +75,7 @@ class LaterResponse(Struct, eq=False, gc=False, kw_only=True):
     serialize_type: int = layout.JSON_TYPE
     dispatcher: Dispatcher | None = None
     since_ms: int = 0
-    audited: Audited | None = None
+    record_result: RecordResult | None = None
     is_finished: bool = False
 
     def finish(self, outcome: LaterOutcome) -> None:
@@ -320,22 +317,23 @@ class Dispatcher:
             text = f"request type {request.code} not supported"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         since_ms = self._meter.start() if self._meter is not None else 0
-        audited = None
+        record_result: RecordResult | None = None
         try:
             if self.access is not None and checked is None:
-                audited = self.access(request)
+                record_result = self.access(request)
             result = handler(request)
         except Exception as error:
             result = refusal(error, request, self._failed)
         if isinstance(result, LaterResponse):
             if self._meter is not None:
                 self._meter.wait(request)
-            result.dispatcher, result.since_ms, result.audited = self, since_ms, audited
+            result.dispatcher, result.since_ms = self, since_ms
+            result.record_result = record_result
             return result
         if not isinstance(result, Response):
-            return self._finish(result, request, since_ms, audited)
-        if audited is not None:
-            audited.end(result.code)
+            return self._finish(result, request, since_ms, record_result)
+        if record_result is not None:
+            record_result(result.code)
         if self._meter is not None:
             self._meter.finish(request, result.code, since_ms, waited=False)
         return result
@@ -345,14 +343,14 @@ class Dispatcher:
         if isinstance(outcome, Exception):
             outcome = refusal(outcome, later.request, self._failed)
         code = int(ResponseCode.SUCCESS) if outcome is None else outcome.code
-        if later.audited is not None:
-            later.audited.end(code)
+        if later.record_result is not None:
+            later.record_result(code)
         if self._meter is not None:
             self._meter.finish(later.request, code, later.since_ms, waited=True)
         return outcome
 
     async def _finish(
-        self, work: Deferred, request: Request, since_ms: int, audited: Audited | None
+        self, work: Deferred, request: Request, since_ms: int, record_result: RecordResult | None
     ) -> Response | None:
         meter = self._meter
         code = int(ResponseCode.SYSTEM_ERROR)  # if the task is cancelled
@@ -365,8 +363,8 @@ class Dispatcher:
             response = refusal(error, request, self._failed)
             code = response.code
         finally:
-            if audited is not None:
-                audited.end(code)
+            if record_result is not None:
+                record_result(code)
             if meter is not None:
                 meter.finish(request, code, since_ms, waited=True)
         return response

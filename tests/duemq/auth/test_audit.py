@@ -39,7 +39,7 @@ def test_a_line_names_user_address_code_resource_and_reason(
 ) -> None:
     audit = AuditLog(lambda: now_ms[0])
     audit.refused(ENTRY)
-    audit.allowed(CHANGE)
+    audit.allowed([CHANGE])
     assert lines(caplog) == [
         {
             "event": "refused",
@@ -87,16 +87,16 @@ def test_refusals_above_the_rate_are_counted_in_the_next_line(
         now_ms[0] += 1_000 // LINES_PER_S
         audit.refused(ENTRY)
     else:
-        audit.allowed(CHANGE)
+        audit.allowed([CHANGE])
     assert [(line["event"], line["leftOut"]) for line in lines(caplog)] == [(next_line, 7)]
-    audit.allowed(CHANGE)
+    audit.allowed([CHANGE])
     assert "leftOut" not in lines(caplog)[0]
     assert audit.refused_count == BURST_LINES + 7 + (next_line == "refused")
 
 
 def test_entries_in_memory_are_bounded_and_refusals_hide_no_change(now_ms: list[int]) -> None:
     audit = AuditLog(lambda: now_ms[0])
-    audit.allowed(CHANGE).result = 0
+    audit.allowed([CHANGE])(0)
     for _ in range(ENTRIES_MAX + 5):
         audit.refused(ENTRY)
     shown: list[dict[str, Any]] = []

@@ -180,14 +180,7 @@ def test_held_codes_are_handled_when_the_wait_ends() -> None:
 
 @pytest.mark.parametrize(("code", "result"), [(10, 0), (11, 0), (12, 0), (13, 17), (14, 1)])
 def test_the_audit_log_gets_the_code_of_each_response(code: int, result: int) -> None:
-    class Entry:
-        def __init__(self) -> None:
-            self.codes: list[int] = []
-
-        def end(self, code: int) -> None:
-            self.codes.append(code)
-
-    entry = Entry()
-    dispatcher = Dispatcher(TABLE, access=lambda request: entry)
+    codes = list[int]()
+    dispatcher = Dispatcher(TABLE, access=lambda request: codes.append)
     exchange(dispatcher, Request(code, {}))
-    assert entry.codes == [result]
+    assert codes == [result]
