@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.ownership import JournalEntry, Return, Transfer
+from delayed_delivery.ownership import RANGES_MAX, JournalEntry, Return, Transfer
 from delayed_delivery.ownership_projection import Ownership
 from message_store.ranges import Range, within
 from schedule_service.cursor import NEVER_MS, Cut, Segment, find_cuts
@@ -86,11 +86,10 @@ class LevelTransfers:
 
     # -- to the timers ------------------------------------------------------------------------
 
-    def offer(self, level: int, count_max: int, ranges_max: int) -> TransferableUnits | None:
+    def offer(self, level: int, count_max: int) -> TransferableUnits | None:
         """Return the first units of a level if they can be transferred now, else None.
 
-        Args:
-            ranges_max: Maximum number of ranges in `excluded`, and of entries in `promised`.
+        `excluded` and `promised` have at most `RANGES_MAX` entries each.
         """
         segment = self._front(level)
         if segment is None:
@@ -103,11 +102,11 @@ class LevelTransfers:
         due_ms = self._queues.due_ms(level, units)
         codes = units["tags_code"]
         untimed = np.flatnonzero((codes < LONGEST_HASH) & (codes >= -LONGEST_HASH))
-        count = int(untimed[ranges_max]) if untimed.size > ranges_max else int(units.size)
+        count = int(untimed[RANGES_MAX]) if untimed.size > RANGES_MAX else int(units.size)
         excluded = within(self._levels[level].cursor.settled_ranges(), first, first + count)
-        if len(excluded) > ranges_max:
-            count = excluded[ranges_max][0] - first
-            excluded = excluded[:ranges_max]
+        if len(excluded) > RANGES_MAX:
+            count = excluded[RANGES_MAX][0] - first
+            excluded = excluded[:RANGES_MAX]
         promised = {
             first + index: int(due_ms[index]) for index in untimed.tolist() if index < count
         }

@@ -131,7 +131,9 @@ class MemberBroker:
 
     def _truncate_closed(self, offset: int) -> None:
         since_ms = self._clock.steady_ms()
-        truncate_store(self.settings.store, self._clock, offset)
+        truncate_store(
+            self.settings.store, self._clock, offset, notice=lambda text: log.warning("%s", text)
+        )
         self.epochs.truncate_from(offset)
         if (identity := self.service.member.identity) is not None:
             self._confirmed.truncate(identity, offset)

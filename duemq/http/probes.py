@@ -27,7 +27,6 @@ from duemq.metrics.series import encode
 from duemq.net.notices import Notices
 
 log = logging.getLogger(__name__)
-METHODS: Final = ("GET", "HEAD")
 PATHS: Final = "paths are /metrics, /livez, /readyz, /healthz and /ready"
 
 Probe = Callable[[], Awaitable[str]]

@@ -57,6 +57,7 @@ def truncate_store(
 
     Args:
         offset: End of a record, of a log file, or the log's first offset.
+        notice: Called with a line about the removed bytes.
     Raises:
         StoreLocked: A broker runs on the store.
         NotARecordEnd: The log cannot end there; nothing has changed.

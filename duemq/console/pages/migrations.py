@@ -39,7 +39,6 @@ LEVELS: Final = (
 BROKERS: Final = ("broker", "moved_rate", "rate_limit", "late_p99", "late_limit", "ledger")
 PLANNED: Final = ("level", "delay", "messages", "overdue", "unit_bytes", "estimate")
 VERIFIED: Final = ("level", "moved", "returned", "pending", "settled", "removed", "verdict")
-LEVELS_TEXT_MAX: Final = 1_000
 
 
 async def migrations(call: PageCall) -> PageContent:

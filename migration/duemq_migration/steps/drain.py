@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from delayed_delivery import ownership
-from delayed_delivery.ownership import RANGES_MAX, Transfer
+from delayed_delivery.ownership import Transfer
 from duemq_common.clock import Clock
 from duemq_migration.ownership.checksum import checksum
 from message_store.layout import PRE_BLANK_SIZE
@@ -81,7 +81,7 @@ class Drain:
             return DrainStep(blocked_by=reason)
         if timers.settled_timers.returning:
             return DrainStep(blocked_by="returned messages need a checkpoint of the timers")
-        offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)
+        offer = self._levels.transfers.offer(level, units_max)
         if offer is None:
             is_empty = self.is_empty(level)
             return DrainStep(blocked_by="" if is_empty else "deliveries of the level are retried")
@@ -89,7 +89,7 @@ class Drain:
         near = offer.due_ms < limit_ms
         if not near.all():  # Apache's broker would copy them, without a time (decision 0019)
             count = int(np.argmin(near))
-            offer = self._levels.transfers.offer(level, count, RANGES_MAX) if count else None
+            offer = self._levels.transfers.offer(level, count) if count else None
         if offer is None:
             return DrainStep(
                 blocked_by=f"the rest is due beyond the roll window of "
