@@ -27,9 +27,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from duemq_common.directories import sync_directory
 from duemq_common.errors import StoreError, UsageError
 from duemq_common.existence import exists, is_directory
-from message_store.log.commit_log import sync_directory
 
 LOG, LINKED_FILE = "commitlog", "linked"
 NOT_COPIED: Final = ("lock", LINKED_FILE, "duemq.ledger.sqlite*", "*.tmp", "*.old")

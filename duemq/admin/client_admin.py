@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
+from duemq.client.routes import bytes_of
 from duemq.net import fields
 from duemq.net.wire_json import encode, parse_object
 from duemq.registry.clients import Channel, ClientTable, ConsumerGroup
@@ -123,7 +124,7 @@ class ClientAdminProcessor:
         request_status = Request(code, {"topic": topic, "group": group})
         try:
             response = await channel.peer.call(request_status, timeout_s=STATUS_TIMEOUT_S)
-            return parse_object(_bytes(response)).get("messageQueueTable") or {}
+            return parse_object(bytes_of(response)).get("messageQueueTable") or {}
         except (TimeoutError, ConnectionError, ValueError):
             return {}
 
@@ -161,7 +162,7 @@ class ClientAdminProcessor:
             record = self._store.read_queued(offset)
             check_readable(record.topic)
             self._records.check_record(request, record.topic, Action.SUB, Action.GET)
-            return bytes(self._store.record_bytes(offset, record.total_size))
+            return bytes(self._store.recordbytes_of(offset, record.total_size))
         except (ValueError, RecordUnreadable) as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"no message {offset_id}: {fault}"
@@ -203,8 +204,3 @@ def _producer(channel: Channel) -> dict[str, object]:
 def _address(channel: Channel) -> str:
     ip, port = channel.peer.address
     return f"{ip}:{port}"
-
-
-def _bytes(response: Response) -> bytes:
-    body = response.body
-    return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)

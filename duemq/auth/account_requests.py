@@ -25,6 +25,7 @@ from duemq.auth.wire import (
     acl_to_json,
     policies_from_json,
     subject_name,
+    text_of,
     user_from_json,
     user_to_json,
 )
@@ -78,14 +79,14 @@ class AccountRequests:
     def update_user(self, request: Request) -> Response:
         """Change a user (3002); values missing in the body are kept."""
         name, value = _username(request), _body(request)
-        kind = UserType.named(_text(value, "userType"))
+        kind = UserType.named(text_of(value, "userType"))
         if kind is UserType.SUPER:
             self._require_super(request, ResponseCode.SYSTEM_ERROR, "update")
         old = self._accounts.user(name)
         if old is not None and old.type is UserType.SUPER:
             self._require_super(request, ResponseCode.NO_PERMISSION, "update")
-        status = UserStatus.named(_text(value, "userStatus"))
-        self._accounts.update_user(name, _text(value, "password"), kind, status)
+        status = UserStatus.named(text_of(value, "userStatus"))
+        self._accounts.update_user(name, text_of(value, "password"), kind, status)
         return Response()
 
     def delete_user(self, request: Request) -> Response:
@@ -212,11 +213,6 @@ def _body(request: Request) -> JsonObject:
     if not isinstance(value, Mapping):
         raise RequestError(ResponseCode.INVALID_PARAMETER, "the body is not a JSON object")
     return value
-
-
-def _text(value: JsonObject, key: str) -> str:
-    text = value.get(key)
-    return text if isinstance(text, str) else ""
 
 
 def _response(value: object) -> Response:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from duemq_common.directories import sync_directory
 from duemq_common.errors import CorruptStore
 
 MODE: Final = 0o600
@@ -71,17 +72,9 @@ def write_secrets(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     try:
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise NotSynced(error.errno, error.strerror, str(path.parent)) from error
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _check_mode(path: Path, mode: int) -> None:

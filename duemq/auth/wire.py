@@ -48,10 +48,10 @@ def user_from_json(value: JsonObject, name: str | None = None) -> User:
         name: User name, instead of the object's `username`.
     """
     return User(
-        name if name is not None else _text(value, "username"),
-        _text(value, "password"),
-        UserType.named(_text(value, "userType")) or UserType.NORMAL,
-        UserStatus.named(_text(value, "userStatus")) or UserStatus.ENABLE,
+        name if name is not None else text_of(value, "username"),
+        text_of(value, "password"),
+        UserType.named(text_of(value, "userType")) or UserType.NORMAL,
+        UserStatus.named(text_of(value, "userStatus")) or UserStatus.ENABLE,
     )
 
 
@@ -76,7 +76,7 @@ def policies_from_json(value: JsonObject) -> Policies:
     if not objects:
         raise AccountRefused(_INVALID)
     for policy in objects:
-        kind = PolicyType.named(_text(policy, "policyType")) or PolicyType.CUSTOM
+        kind = PolicyType.named(text_of(policy, "policyType")) or PolicyType.CUSTOM
         if entries := [_entry_from_json(e) for e in _objects(policy.get("entries"))]:
             policies.setdefault(kind, []).extend(entries)
     return policies
@@ -106,10 +106,10 @@ def _entry_to_json(entry: PolicyEntry) -> dict[str, object]:
 
 
 def _entry_from_json(value: JsonObject) -> PolicyEntry:
-    resource = Resource.parse(_text(value, "resource"))
+    resource = Resource.parse(text_of(value, "resource"))
     if resource is None:
         raise AccountRefused("The resource is null.")
-    if (decision := Decision.named(_text(value, "decision"))) is None:
+    if (decision := Decision.named(text_of(value, "decision"))) is None:
         raise AccountRefused("The decision is null or illegal.")
     actions = [Action.named(name) for name in _texts(value.get("actions"))]
     return PolicyEntry(
@@ -120,7 +120,8 @@ def _entry_from_json(value: JsonObject) -> PolicyEntry:
     )
 
 
-def _text(value: JsonObject, key: str) -> str:
+def text_of(value: JsonObject, key: str) -> str:
+    """Return a text member of an object, empty if it is absent or no text."""
     text = value.get(key)
     return text if isinstance(text, str) else ""
 

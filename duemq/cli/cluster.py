@@ -11,7 +11,7 @@ from duemq.cli.output import print_json, print_table
 from duemq.cli.times import time_cell
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember, time_or_none
-from duemq.client.errors import Refused, Unreachable
+from duemq.client.errors import Refused, Unreachable, Unsupported
 
 COLUMNS = (
     "cluster",
@@ -109,3 +109,11 @@ def _plain(member: BrokerMember, facts: Mapping[str, str]) -> dict[str, object]:
         "failure": facts.get("failure"),
         "facts": {key: value for key, value in facts.items() if key != "failure"},
     }
+
+
+async def view_or_empty(admin: Admin, address: str, name: str) -> Mapping[str, object]:
+    """Return a view, empty if the broker does not have it."""
+    try:
+        return await admin.view(address, name)
+    except (Refused, Unsupported):
+        return {}

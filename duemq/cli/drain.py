@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from duemq.cli.cluster import view_or_empty
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
@@ -19,7 +20,6 @@ from duemq.cli.output import print_json, print_table
 from duemq.cli.times import duration_text, parse_time
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import Refused, Unsupported
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 
@@ -102,7 +102,7 @@ async def _drain(
 
 async def _state(admin: Admin, master: BrokerMember, soon_ms: int) -> DrainState:
     config = await admin.broker_config(master.address)
-    views = [view for name in VIEWS if (view := await _view(admin, master.address, name))]
+    views = [view for name in VIEWS if (view := await view_or_empty(admin, master.address, name))]
     counts = [view["pending"] for view in views]
     due = [due_ms for view in views if (due_ms := _next_due_ms(view)) is not None]
     now_ms = max((_integer(view["now_ms"]) for view in views), default=0)
@@ -115,14 +115,6 @@ async def _state(admin: Admin, master: BrokerMember, soon_ms: int) -> DrainState
         lag=lag,
         drained=not lag and all(due_ms > now_ms + soon_ms for due_ms in due),
     )
-
-
-async def _view(admin: Admin, address: str, name: str) -> Mapping[str, object]:
-    """Return a view, empty if the broker does not have it."""
-    try:
-        return await admin.view(address, name)
-    except (Refused, Unsupported):
-        return {}
 
 
 def _next_due_ms(view: Mapping[str, object]) -> int | None:

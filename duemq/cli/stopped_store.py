@@ -66,7 +66,7 @@ def _recovered(
     levels = SchedulePlugin(StoppedHost(clock, own, str(root)))
     config = replace(from_properties(StoreConfig, own), root_text=str(root))
     with MessageStore(config, clock, tags_code_rules=levels.tags_code_rules()) as store:
-        clock.set_ms(_newest_ms(store))
+        clock.set_ms(store.appender.last_store_ms)
         for topic in levels.system_topics():
             store.topics.set_routing(
                 topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm
@@ -78,11 +78,3 @@ def _recovered(
             yield store, (PendingTimers(timers), pending_levels)
         finally:
             timers.close()
-
-
-def _newest_ms(store: MessageStore) -> int:
-    """Return the store time of the newest record."""
-    if store.last_record < 0:
-        return 0
-    rows = next(iter(store.scan(store.last_record)), None)
-    return 0 if rows is None or not rows.size else int(rows[-1]["store_ms"])

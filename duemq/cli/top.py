@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from duemq.cli.cluster import OUT_KEYS, rate
+from duemq.cli.cluster import OUT_KEYS, rate, view_or_empty
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, refreshing
 from duemq.cli.retrying import watch
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import Refused, Unreachable, Unsupported
+from duemq.client.errors import Refused, Unreachable
 
 INTERVAL_S = 2.0
 LEVELS_VIEW, TIMERS_VIEW, REPLICA_VIEW = (
@@ -115,9 +115,9 @@ async def _broker(admin: Admin, member: BrokerMember) -> BrokerLoad:
     role = "master" if member.is_master else "replica"
     try:
         facts = await admin.runtime_info(member.address)
-        levels = await _view(admin, member.address, LEVELS_VIEW)
-        timers = await _view(admin, member.address, TIMERS_VIEW)
-        replica = await _view(admin, member.address, REPLICA_VIEW)
+        levels = await view_or_empty(admin, member.address, LEVELS_VIEW)
+        timers = await view_or_empty(admin, member.address, TIMERS_VIEW)
+        replica = await view_or_empty(admin, member.address, REPLICA_VIEW)
     except (Refused, Unreachable) as error:
         return BrokerLoad(member.name, member.broker_id, role, failure=str(error))
     return BrokerLoad(
@@ -130,14 +130,6 @@ async def _broker(admin: Admin, member: BrokerMember) -> BrokerLoad:
         _late_p99_ms(levels, timers),
         None if member.is_master else _integer(replica.get("lagBytes")),
     )
-
-
-async def _view(admin: Admin, address: str, name: str) -> Mapping[str, object]:
-    """Return a view, empty if the broker does not have it."""
-    try:
-        return await admin.view(address, name)
-    except (Refused, Unsupported):
-        return {}
 
 
 def _integer(value: object) -> int | None:

@@ -28,6 +28,7 @@ from msgspec import Struct
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq_common import json_dialect
 from duemq_common.data_version import DataVersion
+from duemq_common.directories import sync_directory
 from duemq_common.existence import exists
 from duemq_common.json_dialect import Written
 
@@ -150,7 +151,7 @@ class TableFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.changes_path, flags, 0o644)
             self._changes_bytes = 0
-            _sync_directory(self.changes_path.parent)
+            sync_directory(self.changes_path.parent)
         left = memoryview(line)
         while left:
             left = left[os.write(self._descriptor, left) :]
@@ -240,11 +241,3 @@ def _decode(line: bytes) -> TableChange | None:
     except (ValueError, TypeError, KeyError):
         return None
     return TableChange(base, version, rows) if isinstance(rows, dict) else None
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq_common.clock import Clock
+from duemq_common.directories import sync_directory
 from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.existence import is_directory
 from message_store.config import StoreConfig
@@ -141,15 +142,6 @@ def erase_files(files: list[LogFile]) -> None:
         for file in files:
             file.close()
         files.clear()
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 File = TypeVar("File", bound=LogFile)

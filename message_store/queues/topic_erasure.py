@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from message_store.log.commit_log import sync_directory
+from duemq_common.directories import sync_directory
 from message_store.queues.consume_queues import QueueSet
 
 

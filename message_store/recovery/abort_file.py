@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from duemq_common.directories import sync_directory
 from duemq_common.existence import exists
-from message_store.log.commit_log import sync_directory
 
 
 class AbortFile:

@@ -26,13 +26,14 @@ from pathlib import Path
 import numpy as np
 
 from duemq_common.clock import Clock
+from duemq_common.directories import sync_directory
 from duemq_common.errors import NotARecordEnd, StoreFull
 from message_store import layout
 from message_store.config import StoreConfig
 from message_store.index.index_service import IndexService
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
-from message_store.log.commit_log import CommitLog, sync_directory
+from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import sync_files
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions

@@ -24,10 +24,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from duemq_common import config_sums
+from duemq_common.directories import sync_directory
 from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
-from message_store.log.commit_log import sync_directory
 from timer_store.checkpoint.timer_metrics import METRICS_FILE, TimerMetrics
 from timer_store.layout import TIMER_CHECK, TIMER_CHECK_BYTES
 

@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from duemq_common.directories import sync_directory
 from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.index.key_search import frames
-from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.kernels import adoption as kernels

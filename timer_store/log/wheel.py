@@ -27,10 +27,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from duemq_common.directories import sync_directory
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import is_directory
 from message_store.layout import packer
-from message_store.log.commit_log import sync_directory
 from timer_store import layout
 from timer_store.kernels import wheel as kernels
 from timer_store.kernels.wheel import PAGE_BYTES, PAGE_CHANGED, PAGE_USED

@@ -18,6 +18,7 @@ from duemq.console.pages.undelivered import (
     resend_forms,
     search_form,
     search_parameters,
+    undelivered_items,
     undelivered_search,
 )
 from duemq.http.broker_states import page_of_brokers
@@ -52,7 +53,7 @@ async def letters_of_group(call: PageCall) -> PageContent:
     group = call.path["name"]
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[DeadLetter], str | None]:
-        return await _page(call, search, member.name, cursor, PAGE_SIZE)
+        return await undelivered_items(call, search, member.name, cursor, PAGE_SIZE, DeadLetter)
 
     search = undelivered_search(call, group)
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
@@ -109,20 +110,12 @@ async def _selected(call: PageCall) -> tuple[DeadLetter, str]:
     broker, slash, offset = name.rpartition("/")
     if not group or not slash or not (offset.isascii() and offset.isdigit()):
         raise invalid("a dead letter is named by its group and BROKER/OFFSET")
-    letters, _ = await _page(call, UndeliveredSearch(letters_of=group), broker, f"0_{offset}", 1)
+    letters, _ = await undelivered_items(
+        call, UndeliveredSearch(letters_of=group), broker, f"0_{offset}", 1, DeadLetter
+    )
     if not letters or letters[0].name != name:
         raise Problem(404, "no-message", "The broker does not have the message", name)
     return letters[0], call.query.get("topic", "").strip()
-
-
-async def _page(
-    call: PageCall, search: UndeliveredSearch, broker: str, cursor: str, count: int
-) -> tuple[list[DeadLetter], str | None]:
-    try:
-        page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
-    except ValueError:
-        raise invalid("the cursor is not one of this list") from None
-    return [item for item in page.items if isinstance(item, DeadLetter)], page.cursor
 
 
 def _group_row(one: GroupWithDeadLetters) -> list[Cell]:

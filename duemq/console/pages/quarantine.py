@@ -18,6 +18,7 @@ from duemq.console.pages.undelivered import (
     resend_forms,
     search_form,
     search_parameters,
+    undelivered_items,
     undelivered_search,
 )
 from duemq.http.broker_states import page_of_brokers
@@ -39,7 +40,7 @@ async def quarantine(call: PageCall) -> PageContent:
     """Return a page of the messages in quarantine."""
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[Quarantined], str | None]:
-        return await _page(call, search, member.name, cursor, PAGE_SIZE)
+        return await undelivered_items(call, search, member.name, cursor, PAGE_SIZE, Quarantined)
 
     search = undelivered_search(call)
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
@@ -104,16 +105,6 @@ def _notice(result: Resent) -> Notice:
     return Notice(text, result.remark or result.status, state)
 
 
-async def _page(
-    call: PageCall, search: UndeliveredSearch, broker: str, cursor: str, count: int
-) -> tuple[list[Quarantined], str | None]:
-    try:
-        page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
-    except ValueError:
-        raise invalid("the cursor is not one of this list") from None
-    return [item for item in page.items if isinstance(item, Quarantined)], page.cursor
-
-
 async def _named(call: PageCall, name: str) -> Quarantined:
     """Return the message with a name `BROKER/OFFSET`.
 
@@ -123,7 +114,9 @@ async def _named(call: PageCall, name: str) -> Quarantined:
     broker, slash, offset = name.rpartition("/")
     if not slash or not (offset.isascii() and offset.isdigit()):
         raise invalid("a message in quarantine is named BROKER/OFFSET")
-    items, _ = await _page(call, UndeliveredSearch(), broker, f"0_{offset}", 1)
+    items, _ = await undelivered_items(
+        call, UndeliveredSearch(), broker, f"0_{offset}", 1, Quarantined
+    )
     if not items or items[0].name != name:
         raise Problem(404, "no-message", "The broker does not have the message", name)
     return items[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from duemq.client.admin.messages import TIME_MS_MAX
 from duemq.client.admin.resends import ResendOptions, UndeliveredSearch
@@ -10,8 +10,10 @@ from duemq.console.blocks import Field, Form, Key
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import time_field
+from duemq.http.endpoints import invalid
 
 RESEND: Final = "resend"
+ItemT = TypeVar("ItemT")
 
 
 def undelivered_search(call: PageCall, letters_of: str = "") -> UndeliveredSearch:
@@ -68,3 +70,23 @@ def resend_forms(call: PageCall, search: UndeliveredSearch, *, has_hits: bool) -
         hidden.append(("letters_of", search.letters_of))
     target = Field("to_topic", Key("undelivered.to_topic"))
     return [Form(Key("bulk.list"), "/bulk", [target], "post", hidden, Key("undelivered.all_hits"))]
+
+
+async def undelivered_items(
+    call: PageCall,
+    search: UndeliveredSearch,
+    broker: str,
+    cursor: str,
+    count: int,
+    kind: type[ItemT],
+) -> tuple[list[ItemT], str | None]:
+    """Return messages of one kind from a cursor on, and the next cursor.
+
+    Raises:
+        Problem: The cursor is not one of this list.
+    """
+    try:
+        page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
+    except ValueError:
+        raise invalid("the cursor is not one of this list") from None
+    return [item for item in page.items if isinstance(item, kind)], page.cursor

@@ -187,7 +187,7 @@ def _opened(
     plugin = SchedulePlugin(host)
     store = MessageStore(config, wall, tags_code_rules=plugin.tags_code_rules())
     with store:
-        last_ms = last_store_ms(store)
+        last_ms = store.appender.last_store_ms
         wall.set_ms(max(last_ms, wall.now_ms()))
         clock.set_ms(max(last_ms, wall.now_ms() - OVERDUE_MAX_MS))
         topics = (
@@ -228,14 +228,6 @@ def _add_topics(store: MessageStore) -> None:
     for name in names or ():
         if isinstance(name, str) and is_topic_name(name):
             store.topics.add(name)
-
-
-def last_store_ms(store: MessageStore) -> int:
-    """Return the store time of the newest record."""
-    if store.last_record < 0:
-        return 0
-    rows = next(iter(store.scan(store.last_record)), None)
-    return 0 if rows is None or not rows.size else int(rows[-1]["store_ms"])
 
 
 @dataclass(slots=True)

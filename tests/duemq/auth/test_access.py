@@ -237,7 +237,7 @@ def test_a_change_that_a_power_failure_may_undo_is_reported(tmp_path: Path) -> N
             connected(broker.address, ROOT) as root,
         ):
             error = OSError(5, "Input/output error")
-            with patch.object(secret_file, "_sync_directory", side_effect=error):
+            with patch.object(secret_file, "sync_directory", side_effect=error):
                 made = await root.call(3001, {"username": "alice"}, user(password="alice-secret"))
             assert made.code == ResponseCode.SYSTEM_ERROR
             assert "power failure may undo" in (made.remark or "")

@@ -307,7 +307,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path, call: str) -> None:
 def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(tmp_path: Path) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         error = OSError(5, "Input/output error")
-        with patch.object(secret_file, "_sync_directory", side_effect=error):
+        with patch.object(secret_file, "sync_directory", side_effect=error):
             found = await admin.call(50, NEW)
         assert (found.code, "power failure" in (found.remark or "")) == (209, True)
         assert NEW["accessKey"] in text_in(path)

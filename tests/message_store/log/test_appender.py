@@ -70,3 +70,16 @@ def test_a_refused_message_does_not_advance_the_time_of_the_last_record(tmp_path
         put_one(store, "T", body=b"b" * 11)
         assert store.appender.last_store_ms == stored_ms
     assert verify_store(tmp_path).findings == []  # the times of the checkpoint are right
+
+
+@pytest.mark.parametrize(("count", "last_ms"), [(0, 0), (1, 7_000), (2, 7_500)])
+def test_a_store_that_opens_has_the_time_of_its_newest_record(
+    tmp_path: Path, count: int, last_ms: int
+) -> None:
+    clock = FakeClock(7_000)
+    with open_store(tmp_path, clock) as store:
+        for _ in range(count):
+            put_one(store, "T")
+            clock.advance(500)
+    with open_store(tmp_path, clock) as store:
+        assert store.appender.last_store_ms == last_ms

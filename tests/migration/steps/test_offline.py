@@ -30,7 +30,6 @@ from tests.support.golden_stores import (
     manifest_lines,
 )
 from tests.support.running_broker import running, small
-from tests.support.stores import open_store, put_one
 
 GOLDEN = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
@@ -112,16 +111,6 @@ async def _delivered(tmp_path: Path, target: Path) -> None:
 def broker_delay(broker: Any, origin: Any) -> int:
     plugin = broker.plugins.plugins["schedule_service"]
     return int(plugin.history.delays_ms[origin.queue_id + 1])
-
-
-@pytest.mark.parametrize(("count", "last_ms"), [(0, 0), (1, 7_000), (2, 7_500)])
-def test_the_time_of_the_newest_record(tmp_path: Path, count: int, last_ms: int) -> None:
-    clock = FakeClock(7_000)
-    with open_store(tmp_path, clock) as store:
-        for _ in range(count):
-            put_one(store, "T")
-            clock.advance(500)
-        assert offline.last_store_ms(store) == last_ms
 
 
 def test_a_copy_is_another_store(tmp_path: Path) -> None:
