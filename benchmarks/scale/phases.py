@@ -52,9 +52,9 @@ from duemq.client.decisions import PendingDecisions
 from duemq.client.message import milliseconds
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.routes import json_object
+from duemq_common.codes import RequestCode
 from schedule_service.levels import parse_levels
 from tests.support.wait_until import Stopwatch, now_ms, until
-from timer_store.compaction.request import COMPACT_TIMERS
 
 MB = 1_000_000
 TAIL = 200_000  # sent right before the first kill
@@ -293,7 +293,7 @@ async def _compact(bench: Bench) -> tuple[dict[str, Any], float, float]:
     address, watch = bench.server.broker_address, Stopwatch()
     async with Admin(broker=address, timeout_s=TIMEOUT_S) as admin:
         response = await admin.ask_broker(
-            address, COMPACT_TIMERS, timeout_s=TIMEOUT_S, feature="timers"
+            address, RequestCode.COMPACT_TIMERS, timeout_s=TIMEOUT_S, feature="timers"
         )
         plan_s, running = watch.seconds, True
         while running:

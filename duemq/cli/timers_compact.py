@@ -12,7 +12,7 @@ from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.cli.timers_show import SUMMARY_VIEW
 from duemq.client.routes import json_object
-from timer_store.compaction.request import COMPACT_TIMERS
+from duemq_common.codes import RequestCode
 
 if TYPE_CHECKING:
     from duemq.client.admin import Admin
@@ -56,7 +56,7 @@ async def _fetch(admin: Admin, address: str, dry_run: bool) -> dict[str, object]
     body = json.dumps({"dry_run": dry_run}).encode()
     response = await admin.ask_broker(
         address,
-        COMPACT_TIMERS,
+        RequestCode.COMPACT_TIMERS,
         body=body,
         timeout_s=PLAN_TIMEOUT_S,
         feature="timers of DueMQ",

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from duemq.configuration.ha_server_config import HaServerConfig
+from duemq_common.codes import ResponseCode
 from message_store.replication.acknowledgement import Missing, Replicated
-from message_store.store import SERVICE_NOT_AVAILABLE
 
 if TYPE_CHECKING:
     from duemq.replication.replica_connection import ReplicaConnection
@@ -72,7 +72,7 @@ class InSyncReplicas:
         self, is_possible: bool, needed: int, in_sync_count: int, config: HaServerConfig
     ) -> None:
         replicated = self._replicated
-        code = SERVICE_NOT_AVAILABLE if replicated.refusal else Missing.NO_REPLICA.code
+        code = ResponseCode.SERVICE_NOT_AVAILABLE if replicated.refusal else Missing.NO_REPLICA.code
         if is_possible and not self._was_possible:
             log.info("%d replicas in sync: messages are confirmed", in_sync_count)
         elif not is_possible and self._was_possible is not False:

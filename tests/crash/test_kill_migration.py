@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from duemq.net.client import RemotingClient
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
-from duemq_migration.requests import MIGRATE
 from tests.crash.killed_broker import KilledBroker, wait_for_deliveries
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, send_until
 from tests.crash.store_audit import audit_faults
@@ -44,7 +44,7 @@ async def command(
 ) -> Any:
     """Send a command; return the response, or None if the broker refused the command."""
     body = json.dumps({"action": action, "operator": "test", **more}).encode()
-    response = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
+    response = await client.call(Request(RequestCode.MIGRATE, {}, body), timeout_s=timeout_s)
     return json.loads(bytes(response.body)) if response.code == 0 else None
 
 

@@ -15,7 +15,6 @@ from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from tests.support.running_broker import BrokerClient, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
-from timer_store.compaction.request import COMPACT_TIMERS
 
 PLUGINS = [
     InstalledPlugin(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
@@ -42,7 +41,7 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
             assert retention.first_pinned(but=[PIN_OWNER]) is None
             for file in broker.store.log.files[:-1]:
                 os.utime(file.path, (0, 0))
-            response = await client.call(COMPACT_TIMERS, body=b"{}")
+            response = await client.call(RequestCode.COMPACT_TIMERS, body=b"{}")
             plan = json.loads(bytes(response.body))
             assert (plan["started"], plan["messages"]) == (True, 1)
             for _ in range(TURNS_MAX):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq_common.codes import RequestCode
 from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
@@ -17,7 +18,6 @@ from tests.support.extended import extended
 from tests.support.remoting_requests import call
 from tests.support.server import Server
 from tests.support.wait_until import until
-from timer_store.compaction.request import COMPACT_TIMERS
 
 VERSION = "5.3.3"
 KINDS = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
@@ -178,7 +178,7 @@ def compact(server: DueMQ) -> int:
     files = log_files(server)
     for number in files[:-1]:
         os.utime(server.store_dir / "commitlog" / f"{number:020d}", (0, 0))
-    response = call(server.broker_port, COMPACT_TIMERS, {})
+    response = call(server.broker_port, RequestCode.COMPACT_TIMERS, {})
     plan = json.loads(response.body)
     assert plan["started"], plan
     assert plan["messages"] == 24

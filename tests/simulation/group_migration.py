@@ -23,11 +23,11 @@ from delayed_delivery.ownership import JournalEntry, Return, Route, StateRecord,
 from delayed_delivery.ownership_projection import JournalProjection, Ownership
 from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from duemq.broker.plugins import InstalledPlugin
+from duemq_common.codes import RequestCode
 from duemq_common.ledger.writer import LedgerWriter
 from duemq_common.request import Request
 from duemq_migration.ownership import projection
 from duemq_migration.ownership.states import MOVES, WORKING
-from duemq_migration.requests import MIGRATE
 from message_store.ranges import minus
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ class Migrations:
         """Return the response to a command, None if it was refused, or lost."""
         body = json.dumps({"action": action, "levels": levels, "operator": "test"}).encode()
         try:
-            response = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
+            response = await client.call(
+                Request(RequestCode.MIGRATE, {}, body), timeout_s=CALL_S_MAX
+            )
         except OSError:
             return None
         return json.loads(bytes(response.body)) if response.code == 0 else None

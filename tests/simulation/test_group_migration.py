@@ -16,9 +16,9 @@ import pytest
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Transfer
 from duemq.net.client import RemotingClient
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from duemq_common.topics import SCHEDULE_TOPIC
-from duemq_migration.requests import MIGRATE
 from tests.simulation.group_checks import Confirmed, check_equal, check_messages
 from tests.simulation.group_load import Sent
 from tests.simulation.group_migration import check_migrations, working_levels
@@ -97,7 +97,9 @@ class Operator:
     async def _command(self, action: str) -> None:
         async with RemotingClient(self._address) as client:
             body = json.dumps({"action": action, "levels": [LEVEL]}).encode()
-            response = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
+            response = await client.call(
+                Request(RequestCode.MIGRATE, {}, body), timeout_s=CALL_S_MAX
+            )
             assert response.code == 0, response.remark
             self.done.append(action)
 

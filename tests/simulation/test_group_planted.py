@@ -19,7 +19,6 @@ from duemq.net.client import RemotingClient
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from duemq_migration.ownership.moves import Migrations
-from duemq_migration.requests import MIGRATE
 from message_store.replication.acknowledgement import Missing
 from tests.simulation.group_checks import check_messages
 from tests.simulation.group_load import Sent
@@ -133,7 +132,7 @@ def move(client: Client) -> Callable[[], None]:
 
 
 def migrate(client: Client) -> Callable[[], None]:
-    client.send(MIGRATE, action="start", levels=[5])
+    client.send(RequestCode.MIGRATE, action="start", levels=[5])
     return lambda: None
 
 

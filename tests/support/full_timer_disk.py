@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 from message_store.write_gate import WriteGate
 from tests.support.timer_rig import TimerRig
 from timer_store.compaction.compactor import PIN_OWNER
-from timer_store.compaction.request import COMPACT_TIMERS, handle_compact
+from timer_store.compaction.request import handle_compact
 
 FILE_BYTES = 16_384
 DAY_MS = 86_400_000
@@ -62,7 +63,7 @@ class PinningRig(TimerRig):
         """Run compaction until there is no work."""
         compaction = self.timers.compaction
         if by_hand:
-            asyncio.run(handle_compact(self.timers, Request(COMPACT_TIMERS, {})))
+            asyncio.run(handle_compact(self.timers, Request(RequestCode.COMPACT_TIMERS, {})))
         else:
             compaction.begin_if_needed()
         for _ in range(10_000):

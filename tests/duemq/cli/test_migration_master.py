@@ -16,8 +16,9 @@ from duemq.cli.retrying import PAUSE_FIRST_S
 from duemq.client import Admin, Client
 from duemq.client.admin.migrations import IsReplica
 from duemq.client.errors import Unreachable
+from duemq_common.codes import RequestCode
 from duemq_common.request import Response
-from duemq_migration.requests import MIGRATE, referral
+from duemq_migration.requests import referral
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 MOVING, DONE = "draining", "done"
@@ -54,7 +55,7 @@ class FakeGroup(Client):
         return Response(body=json.dumps({"brokerAddrTable": table}).encode())
 
     async def call(self, address: str, code: int, *arguments: Any, **more: Any) -> Response:
-        assert code == MIGRATE
+        assert code == RequestCode.MIGRATE
         self.requests.append(address)
         found = self.responses.get(address)
         if found is None:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from duemq.cli.timers import timers_app
 from duemq.client import Admin, Client
 from duemq.client.errors import Unsupported
+from duemq_common.codes import RequestCode
 from duemq_common.request import Response
-from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN = {
     "dry_run": False,
@@ -76,7 +76,7 @@ def test_it_waits_until_the_broker_is_done(
     ]
     ran = run()
     assert ran.exit_code == 0, ran.output
-    assert broker["requests"] == [("b:1", COMPACT_TIMERS, {"dry_run": False})]
+    assert broker["requests"] == [("b:1", RequestCode.COMPACT_TIMERS, {"dry_run": False})]
     assert broker["views"] == []
     for text in ("1,200 messages copied", "4.0 KiB", "1.0 GiB", "3 are left"):
         assert text in ran.stdout

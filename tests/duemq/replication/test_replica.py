@@ -17,9 +17,9 @@ from duemq.replication.replica import Replica, with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
 from duemq_common.clock import FakeClock
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import ConfigError, PeerError
-from duemq_migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
+from duemq_migration.requests import MASTER_FIELD, replica_text
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from tests.support.fakes import settle
@@ -73,8 +73,13 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
             assert replica is not None
             replica.tables.follow(master)
             for action in ("status", "start", "rollback"):
-                response = await remote.call(MIGRATE, body=b'{"action": "%s"}' % action.encode())
-                assert (response.code, response.remark) == (SYSTEM_ERROR, replica_text(master))
+                response = await remote.call(
+                    RequestCode.MIGRATE, body=b'{"action": "%s"}' % action.encode()
+                )
+                assert (response.code, response.remark) == (
+                    ResponseCode.SYSTEM_ERROR,
+                    replica_text(master),
+                )
                 assert response.fields == {MASTER_FIELD: master}
                 assert master in replica_text(master)
             shown = await remote.call(RequestCode.GET_VIEW, {"view": "migration.status"})
