@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 
@@ -23,9 +24,15 @@ class Missing(Enum):
         text: Second part of a remark, after the outcome of the request.
     """
 
-    DISK = 10, "the disk did not sync it in time (syncFlushTimeout)"
-    NO_REPLICA = 11, "not enough replicas are in sync (inSyncReplicas)"
-    REPLICAS = 12, "replicas did not acknowledge it in time (slaveTimeout)"
+    DISK = ResponseCode.FLUSH_DISK_TIMEOUT, "the disk did not sync it in time (syncFlushTimeout)"
+    NO_REPLICA = (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "not enough replicas are in sync (inSyncReplicas)",
+    )
+    REPLICAS = (
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        "replicas did not acknowledge it in time (slaveTimeout)",
+    )
 
     def __init__(self, code: int, text: str) -> None:
         self.code, self.text = code, text
