@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from delayed_delivery.pending import Decided
+from delayed_delivery.quarantine import NO_HOST
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.config import from_properties
 from message_store.config import StoreConfig
@@ -36,7 +37,6 @@ from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-NO_HOST = (b"\x7f\x00\x00\x01", 0)
 READ_UNITS = 1_000
 KERNELS = ("timers",)
 

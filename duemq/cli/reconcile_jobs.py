@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.cli.exits import Exit
+from duemq.cli.message_file import REPAIR_FORMAT
 from duemq.cli.output import console, notice, plural, print_json, print_json_line, print_table
 from duemq.cli.reconcile_run import print_unread
 from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark, with_engine
@@ -34,7 +35,6 @@ ROWS_MAX: Final = 100_000
 REPORT_EVERY_S: Final = 10.0
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
-FORMAT: Final = "duemq-repair-1"
 
 
 def forecast(request: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
@@ -214,7 +214,7 @@ def _write(file: Path, request: AuditRequest, rows: Iterator[Any]) -> int:
     unfinished = file.with_name(f".{file.name}.unfinished")
     try:
         with naming(file), unfinished.open("w", encoding="utf-8") as to:
-            to.write(json.dumps({"format": FORMAT, "stores": request.stores}) + "\n")
+            to.write(json.dumps({"format": REPAIR_FORMAT, "stores": request.stores}) + "\n")
             count = sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
         if exists(file):
             raise UsageError(f"{file} already exists: give another file")

@@ -13,11 +13,11 @@ from typing import Final, cast
 
 from duemq.net import codec
 from duemq.net.codec import ReceivedResponse
+from duemq.net.layout import OPAQUE_MASK
 from duemq_common.errors import FrameError
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
-OPAQUE_MASK: Final = 0x7FFF_FFFF
 CLOSED: Final = "the connection was closed"
 LOOK_S: Final = 0.25  # interval of checks of deadlines; a call takes this much longer at most
 UNSENT_BYTES_MAX: Final = 8 << 20

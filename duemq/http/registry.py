@@ -33,10 +33,10 @@ from duemq.http.broker_states import (
 from duemq.http.endpoints import Call, Endpoint, invalid
 from duemq.http.sent import Topic
 from duemq.http.sessions import AccountSession
+from duemq.registry.topic_config import MESSAGE_TYPE
 
 PAGE_MAX: Final = 10_000
 QUEUES_MAX: Final = 1_024
-MESSAGE_TYPE: Final = "message.type"
 
 
 class NamesQuery(msgspec.Struct, kw_only=True):

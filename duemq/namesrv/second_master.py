@@ -16,13 +16,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from duemq.client.routes import MASTER_ID
 from duemq.net import wire_json
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
-MASTER_ID: Final = 0  # as a key, Apache's name servers write the number
 CALL_S_MAX: Final = 3.0
 GONE_MS: Final = 120_000  # a name server removes a broker after this time without a registration
 ADDRESS_CHARS_MAX: Final = 200

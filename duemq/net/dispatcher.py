@@ -15,12 +15,13 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from duemq.net import codec, fields, layout
+from duemq.net.layout import OPAQUE_MASK
 from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
 from duemq_common.codes import ResponseCode
@@ -28,7 +29,6 @@ from duemq_common.errors import FrameError, RequestError
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
-OPAQUE_MASK: Final = 0x7FFF_FFFF
 Deferred = Awaitable[Response | None]  # None: no response is sent
 Handler = Callable[[Request], Response | Deferred]
 """Handler of a request: a function that returns the response, or a coroutine function."""

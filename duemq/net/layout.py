@@ -29,3 +29,4 @@ SHORT_LENGTH: Final = packer([("length", ">i2")])
 
 JSON_TYPE: Final = 0
 BINARY_TYPE: Final = 1
+OPAQUE_MASK: Final = 0x7FFF_FFFF  # numbers of requests are positive

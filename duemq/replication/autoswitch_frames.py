@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from duemq.namesrv.route_table import BROKER_ID_MAX
 from duemq.replication.epoch_file import (
     ENTRIES_KEPT,
     ENTRIES_MAX,
@@ -39,7 +40,6 @@ from duemq.replication.own_log import OwnRecord
 from duemq_common.errors import ReplicationFault
 
 STATE_BYTES: Final = 4
-BROKER_ID_MAX: Final = (1 << 31) - 1
 NOT_THIS_PROTOCOL: Final = "this is not Apache's HA protocol of controller mode"
 
 

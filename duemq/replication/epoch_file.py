@@ -35,7 +35,6 @@ from duemq_common.json_dialect import backup_path, write_config
 from message_store.layout import CRC_MASK
 
 log = logging.getLogger(__name__)
-FILE_NAME: Final = "epochFileCheckpoint"
 FILE_BYTES_MAX: Final = 1 << 20
 ENTRIES_MAX: Final = 10_000
 ENTRIES_KEPT: Final = 1_000  # maximum in the handshake of Apache's master

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from msgspec import Struct
 
+from duemq.client.routes import MASTER_ID
 from duemq.configuration.settings import Settings
-
-MASTER_ID: Final = 0  # MixAll.MASTER_ID: every master registers with this id
 
 
 class ReplicationRole(Struct, frozen=True, kw_only=True):

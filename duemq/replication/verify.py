@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duemq.replication.epoch_file import FILE_NAME, Epochs
+from duemq.configuration.controller_config import EPOCH_FILE
+from duemq.replication.epoch_file import Epochs
 from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path
 from message_store.verify import LogSummary, Part, Progress, Report
@@ -17,7 +18,7 @@ KIND = "epochs"
 
 def check_epochs(root: Path, log: LogSummary, report: Report, progress: Progress) -> None:
     """Add the faults of the epoch file to a report."""
-    path, faults, epochs = root / FILE_NAME, [], Epochs()
+    path, faults, epochs = root / EPOCH_FILE, [], Epochs()
     for candidate in (path, backup_path(path)):
         if not exists(candidate):
             continue

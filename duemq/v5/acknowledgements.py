@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from duemq.pop.acks import ENTRIES_MAX
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
@@ -22,8 +23,6 @@ from duemq.v5.status import V5Error, status, status_of, status_of_all
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
-
-ENTRIES_MAX: Final = 1_024  # per call
 
 
 class AckCalls:

@@ -11,8 +11,6 @@ from spark_reconciliation.incremental.audit_state import AuditSettings, AuditSta
 from spark_reconciliation.scan.planned_store import Planned
 from spark_reconciliation.scan.record_mark import read_mark
 
-Delays = Mapping[int, tuple[int, ...]]
-
 
 def check_state(state: AuditState, store: Planned, config: AuditConfig, folder: Path) -> None:
     """Check that an audit may continue from a state.

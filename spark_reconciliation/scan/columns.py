@@ -23,6 +23,7 @@ from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from spark_reconciliation.scan.store_state import UNKNOWN, Progress
 from spark_reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
+from timer_store.layout import DUE_MS_MAX
 
 UNUSUAL_NAMES: Final = np.array(
     [
@@ -76,7 +77,6 @@ OF_ROW: Final = frozenset(
         "body_len",
     }
 )
-DUE_MS_MAX: Final = 10**18 - 1
 RECALL_TAG: Final = b"_RECALL_TAG_"  # RecallMessageProcessor.RECALL_MESSAGE_TAG
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_reconciliation.arrays import Numbers
-from spark_reconciliation.scan.columns import DUE_MS_MAX
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TIME_MIN
+from timer_store.layout import DUE_MS_MAX
 
 NONE: Final = -(1 << 62)
 """Number of an absent value."""

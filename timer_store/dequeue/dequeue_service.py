@@ -30,7 +30,6 @@ from timer_store.log.units import TimerUnits
 from timer_store.progress import PendingCounts, Position, SettledTimers
 
 log = logging.getLogger(__name__)
-NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
 EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
 LARGE = 16_384  # timers of a slot; reading more inline would block the loop for some ms

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.quarantine import NOT_WRITABLE
 from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
@@ -26,7 +27,6 @@ from timer_store.pending.records import RecordReader
 BATCH_ROWS = 4_096
 BATCH_BYTES_MAX = 8 << 20  # maximum bytes of source records; a single record may exceed it
 WHY_DAMAGED = "its record in the commit log is damaged"
-NOT_WRITABLE = "the store is not writable"
 
 
 class DecidingRecords:

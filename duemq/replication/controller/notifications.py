@@ -10,7 +10,6 @@ Source: AdminBrokerProcessor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from duemq.net import wire_json
 from duemq.net.dispatcher import Handler
@@ -19,8 +18,6 @@ from duemq.replication.controller.requests import GroupName
 from duemq.replication.ha_address import HaAddressProcessor
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
-
-MASTER_ID: Final = 0
 
 
 class ControllerNotifications:

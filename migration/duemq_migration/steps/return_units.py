@@ -37,6 +37,7 @@ from schedule_service.delivery import LevelService
 from timer_store import layout
 from timer_store.dequeue.deliverer import Gatherer
 from timer_store.kernels.enqueue import Scratch
+from timer_store.layout import NO_OFFSETS
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
@@ -44,7 +45,6 @@ Rows = npt.NDArray[np.void]
 Offsets = npt.NDArray[np.int64]
 PIECE_UNITS = 8_192
 NOWHERE = -1
-NO_OFFSETS: Offsets = np.empty(0, np.int64)
 NO_TIMERS = np.empty(0, layout.TIMED)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duemq.configuration.controller_config import EPOCH_FILE
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import (
@@ -20,7 +21,7 @@ from duemq.replication.autoswitch_frames import (
     MasterHandshake,
     ReplicaFrames,
 )
-from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
+from duemq.replication.epoch_file import EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
 from duemq_common.clock import FakeClock
 from message_store.layout import RECORD_AT, RECORD_HEAD_BYTES
@@ -122,7 +123,7 @@ def with_replica(
             open_store(root / "replica", clock) as store,
         ):
             fill(source, 400)
-            log, file = log_of(source), EpochFile(root / "replica" / FILE_NAME)
+            log, file = log_of(source), EpochFile(root / "replica" / EPOCH_FILE)
             prepare(store, file, log)
             confirmed: list[int] = []
             truncations: list[int] = []

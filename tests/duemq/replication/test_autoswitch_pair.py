@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.configuration.controller_config import EPOCH_FILE
 from duemq.configuration.ha_server_config import HaServerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake, LogEndReport
 from duemq.replication.controller.service import GroupService
-from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
+from duemq.replication.epoch_file import EpochFile, Epochs
 from duemq.replication.ha_client import RETRY_MS, HaClient
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
@@ -72,7 +73,7 @@ class Pair:
 
     def file(self, name: str) -> EpochFile:
         """Return the epoch file of a store."""
-        return EpochFile(self.root / name / FILE_NAME)
+        return EpochFile(self.root / name / EPOCH_FILE)
 
     @asynccontextmanager
     async def master(self, store: MessageStore, epoch: int) -> AsyncIterator[str]:
@@ -80,7 +81,7 @@ class Pair:
         role = ReplicationRole(is_replica=False, own_id=MASTER_ID, epoch=epoch)
         member = Membership(
             role,
-            EpochFile(store.root / FILE_NAME),
+            EpochFile(store.root / EPOCH_FILE),
             cast(GroupService, self.service),
             lambda offset: None,
             is_learner=False,
@@ -105,7 +106,7 @@ class Pair:
         store.require_replicas()
         sessions = autoswitch_sessions(
             store,
-            EpochFile(store.root / FILE_NAME),
+            EpochFile(store.root / EPOCH_FILE),
             Handshake(REPLICA_ID),
             on_confirmed=store.replicated.advance,
         )

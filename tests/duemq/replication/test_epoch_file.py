@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq.configuration.controller_config import EPOCH_FILE
 from duemq.replication.epoch_file import (
     ENTRIES_KEPT,
     FILE_BYTES_MAX,
-    FILE_NAME,
     EpochFile,
     Epochs,
     read_epochs,
@@ -213,14 +213,14 @@ def test_the_number_of_epochs_is_bounded() -> None:
 
 def written(root: Path) -> EpochFile:
     """Return a file of three epochs, whose `.bak` lacks the last."""
-    file = EpochFile(root / FILE_NAME)
+    file = EpochFile(root / EPOCH_FILE)
     for entry in OURS.entries:
         file.append(*entry)
     return file
 
 
 def test_a_missing_file_has_no_epochs(tmp_path: Path) -> None:
-    assert read_epochs(tmp_path / FILE_NAME) == Epochs()
+    assert read_epochs(tmp_path / EPOCH_FILE) == Epochs()
 
 
 def test_every_change_is_in_the_file(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_backup_replaces_a_damaged_file(
         with pytest.raises(CorruptStore, match=r"empty this store: the broker then copies"):
             read_epochs(path)
         backup_path(path).unlink()
-        with pytest.raises(CorruptStore, match=FILE_NAME):
+        with pytest.raises(CorruptStore, match=EPOCH_FILE):
             read_epochs(path)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.replication.epoch_file import FILE_NAME, Epochs
+from duemq.configuration.controller_config import EPOCH_FILE
+from duemq.replication.epoch_file import Epochs
 from duemq.replication.verify import EPOCHS, KIND
 from duemq_common.json_dialect import backup_path
 from message_store.verify import verify_store
@@ -34,7 +35,7 @@ def test_epochs_that_cannot_be_used_are_reported(
 ) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T")
-    path = tmp_path / FILE_NAME
+    path = tmp_path / EPOCH_FILE
     for each, content in ((path, text), (backup_path(path), backup)):
         if content is not None:
             each.write_text(content)
