@@ -61,5 +61,11 @@ class Response(Struct):
     body: bytes | memoryview | Sequence[memoryview] = b""
 
 
+def bytes_of(response: Response) -> bytes:
+    """Return the body of a response as bytes."""
+    body = response.body
+    return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)
+
+
 RequestHandler = Callable[[Request], Awaitable[Response | None]]
 """Handles one request; None sends no response now (one-way). A RequestError becomes a response."""

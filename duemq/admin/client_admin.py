@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
-from duemq.client.routes import bytes_of
 from duemq.net import fields
 from duemq.net.wire_json import encode, parse_object
 from duemq.registry.clients import Channel, ClientTable, ConsumerGroup
@@ -20,7 +19,7 @@ from duemq.registry.managers import Identity
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.json_dialect import dumps_compact
-from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.request import Request, RequestHandler, Response, bytes_of
 from message_store.log.offset_id import decode_offset_id
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported
 from duemq.client.message import EPOCH, Message, MessageQueue
 from duemq.client.producer import Producer, SendResult
-from duemq.client.routes import bytes_of, json_object
+from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.request import bytes_of
 from duemq_common.topics import PENDING_TOPICS
 from message_store.log.record import Record, split_records
 

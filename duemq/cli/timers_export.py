@@ -16,12 +16,12 @@ from duemq.cli.options import Target
 from duemq.cli.output import notice, print_json_line, print_table
 from duemq.client.client import Client
 from duemq.client.errors import Refused
-from duemq.client.routes import bytes_of
 from duemq.net.pending_pages import PendingPage
 from duemq_common.clock import SystemClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import Properties
 from duemq_common.errors import UsageError
+from duemq_common.request import bytes_of
 
 CALL_TIMEOUT_S: Final = 60.0
 LEFT_OUT: Final = "of groups and of the broker"

@@ -17,10 +17,9 @@ import msgspec
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError, NoBroker, Unreachable, Unsupported
-from duemq.client.routes import bytes_of
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult, HitDecision, HitVerdicts, PendingHits
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.request import Response
+from duemq_common.request import Response, bytes_of
 
 CALL_TIMEOUT_S: Final = 60.0
 TEXTS: Final = ("done", "done", "already delivered", "unknown", "refused")

@@ -19,7 +19,6 @@ from duemq.client.bulk_decisions import PendingSearch, Progress, SearchDecision
 from duemq.client.errors import Refused, Unreachable, Unsupported
 from duemq.client.message import MILLISECOND, milliseconds
 from duemq.client.role import ClientRole
-from duemq.client.routes import bytes_of
 from duemq.net.decisions import (
     ACTIONS,
     NAMES_MAX,
@@ -30,6 +29,7 @@ from duemq.net.decisions import (
 )
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.recall_handle import HandleError, decode_handle
+from duemq_common.request import bytes_of
 
 CALL_TIMEOUT_S: Final = 60.0
 CODES: Final = {action: code for code, action in ACTIONS.items()}

@@ -11,9 +11,8 @@ from duemq.client.errors import NoRoute, Refused, Unreachable
 from duemq.client.filters import Filter
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
 from duemq.client.role import ClientOptions, ClientRole
-from duemq.client.routes import bytes_of
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.request import Response
+from duemq_common.request import Response, bytes_of
 from message_store.log.record import split_records
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of a pull's sysFlag. PullSysFlag

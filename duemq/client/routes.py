@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from duemq.client.message import MessageQueue
-from duemq_common.request import Response
+from duemq_common.broker_ids import MASTER_ID
+from duemq_common.request import Response, bytes_of
 
 WRITE, READ = 2, 4
 """Bits of the permission of a topic. PermName"""
-MASTER_ID: Final = 0
 NEW_TOPIC_QUEUES: Final = 4  # queues requested for a new topic, as by Apache's clients
 
 
@@ -86,12 +86,6 @@ def json_object(response: Response) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"the body is a JSON {type(value).__name__}, not an object")
     return value
-
-
-def bytes_of(response: Response) -> bytes:
-    """Return the body of a response as bytes."""
-    body = response.body
-    return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)
 
 
 def _text_keys(value: object) -> object:

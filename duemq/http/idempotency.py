@@ -32,12 +32,12 @@ from typing import Final
 import msgspec
 
 from duemq.client import MessageQueue, NoRoute, NotSent, SendResult
-from duemq.client.routes import bytes_of
 from duemq.http.endpoints import JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import NewMessage
 from duemq.http.sessions import AccountSession
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.request import bytes_of
 
 HEADER: Final = "idempotency-key"
 FINGERPRINT: Final = "IDEMPOTENCY_FINGERPRINT"

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from duemq.client.routes import MASTER_ID
 from duemq.registry.topic_config import TopicConfig
+from duemq_common.broker_ids import BROKER_ID_MAX, MASTER_ID
 from duemq_common.codes import ResponseCode
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
@@ -27,7 +27,6 @@ from duemq_common.topics import PERM_READ, PERM_WRITE
 
 BROKERS_MAX = 10_000
 TOPICS_MAX = 262_144
-BROKER_ID_MAX = (1 << 31) - 1
 NAME_CHARS_MAX = 255
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from duemq.client.routes import MASTER_ID
 from duemq.net import wire_json
+from duemq_common.broker_ids import MASTER_ID
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response

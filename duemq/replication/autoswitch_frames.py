@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from duemq.namesrv.route_table import BROKER_ID_MAX
 from duemq.replication.epoch_file import (
     ENTRIES_KEPT,
     ENTRIES_MAX,
@@ -37,6 +36,7 @@ from duemq.replication.layout import (
 )
 from duemq.replication.log_stream import DIVERGED, TRANSFER_BYTES_MAX, LogStream
 from duemq.replication.own_log import OwnRecord
+from duemq_common.broker_ids import BROKER_ID_MAX
 from duemq_common.errors import ReplicationFault
 
 STATE_BYTES: Final = 4

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from duemq.client.routes import MASTER_ID
 from duemq.configuration.settings import Settings
+from duemq_common.broker_ids import MASTER_ID
 
 
 class ReplicationRole(Struct, frozen=True, kw_only=True):

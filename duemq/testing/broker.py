@@ -19,9 +19,9 @@ from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute
 from duemq.client.message import MILLISECOND, ReceivedMessage
 from duemq.client.pull_consumer import PullConsumer
-from duemq.client.routes import bytes_of
 from duemq.testing.clock import AdvancedClock
 from duemq_common.codes import RequestCode
+from duemq_common.request import bytes_of
 
 SETTLE_S: Final = 30.0  # real time for the delivery of what is due
 START_S: Final = 300.0  # a first start compiles kernels

@@ -14,10 +14,9 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from duemq.client.routes import bytes_of
 from duemq.net.client import RemotingClient
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.request import Request, Response
+from duemq_common.request import Request, Response, bytes_of
 from message_store.log.record import Record, split_records
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of
 

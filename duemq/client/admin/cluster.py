@@ -16,9 +16,10 @@ from duemq.client.client import GIVE_NAMESRV
 from duemq.client.errors import NoBroker, NoRoute, Unreachable, Unsupported
 from duemq.client.message import time_of
 from duemq.client.role import ClientRole
-from duemq.client.routes import MASTER_ID, bytes_of, json_object
+from duemq.client.routes import json_object
+from duemq_common.broker_ids import MASTER_ID
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.request import Response
+from duemq_common.request import Response, bytes_of
 
 Body = TypeVar("Body")
 FIRST_VERSION_5: Final = 413  # MQVersion of 5.0.0

@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from duemq.client.admin.messages import MessagesAdmin
-from duemq.client.routes import TopicRoute, bytes_of
+from duemq.client.routes import TopicRoute
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.copies import KEYS_MAX, CopiesRequest, CopiesResponse
+from duemq_common.request import bytes_of
 
 SEARCH_TIMEOUT_S: Final = 30.0
 QUERIES_MAX: Final = 32  # to an Apache broker at the same time
