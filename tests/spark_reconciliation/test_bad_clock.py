@@ -232,9 +232,9 @@ EXCUSED = {"back_with_pending_timers", "back_between_take_and_append"}
 
 
 def rig_records(root: Path) -> list[dict[str, Any]]:
-    from tests.spark_reconciliation.test_bad_files import read
+    from tests.support.read_tables import read_rows
 
-    return read(root, "messages", "topic", "phys_offset")
+    return read_rows(root, "messages", "topic", "phys_offset")
 
 
 @pytest.fixture(scope="module")

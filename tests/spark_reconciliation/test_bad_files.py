@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from message_store import layout
-from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.files import Entry, Root
-from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.planning import row_of_files
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.tables import TABLES
 from tests.support.extended import extended
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import FileRow
+from tests.support.read_tables import read_rows
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import LogWriter
 from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
@@ -33,16 +31,8 @@ FOREIGN = bytes(range(1, 256)) * 4
 Damage = Callable[[Path], object]
 
 
-def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """Return rows as Spark gets them."""
-    names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = TableReader(parse_options({"path": str(path), "table": table} | options), names)
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-    return pa.Table.from_batches(batches).to_pylist() if batches else []
-
-
 def places(path: object) -> set[tuple[str, int, str]]:
-    return {(row["file"], row["offset"], row["kind"]) for row in read(path, "findings")}
+    return {(row["file"], row["offset"], row["kind"]) for row in read_rows(path, "findings")}
 
 
 @pytest.fixture(scope="module")
@@ -190,13 +180,13 @@ def torn(name: str) -> Damage:
 def test_damage_is_reported_with_its_position(
     store: Path, damage: Damage, place: tuple[str, int, str]
 ) -> None:
-    offsets = [row["phys_offset"] for row in read(store, "messages", "phys_offset")]
+    offsets = [row["phys_offset"] for row in read_rows(store, "messages", "phys_offset")]
     damage(store)
     assert places(store) == {place}
     for table in TABLES:
-        read(store, table)
-    assert [row["phys_offset"] for row in read(store, "messages", "phys_offset")] == offsets
-    (gap,) = read(store, "messages", "file", "file_offset", "damage", roles=str(Role.GAP))
+        read_rows(store, table)
+    assert [row["phys_offset"] for row in read_rows(store, "messages", "phys_offset")] == offsets
+    (gap,) = read_rows(store, "messages", "file", "file_offset", "damage", roles=str(Role.GAP))
     assert (gap["file"], gap["file_offset"], gap["damage"]) == place
 
 
@@ -228,11 +218,11 @@ def test_a_file_without_permission(
         return read_file(self, path, start, end)
 
     monkeypatch.setattr(Root, "read", refuse)
-    findings = read(intact, "findings")
+    findings = read_rows(intact, "findings")
     assert {row["kind"] for row in findings} == {"unreadable"}
     assert all(row["file"].startswith(name) and "denied" in row["text"] for row in findings)
     for table in TABLES:
-        read(intact, table)
+        read_rows(intact, table)
 
 
 FOLDERS = ["timerlog", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
@@ -250,19 +240,19 @@ def test_a_directory_without_permission(
         return list_files(self, below)
 
     monkeypatch.setattr(Root, "files", refuse)
-    findings = read(intact, "findings")
+    findings = read_rows(intact, "findings")
     assert findings
     assert all(row["file"].startswith(name) and "denied" in row["text"] for row in findings)
     for table in TABLES:
-        read(intact, table)
+        read_rows(intact, table)
 
 
 def test_a_torn_file_is_read_from_its_backup(store: Path) -> None:
     path = store / "config/delayOffset.json"
-    before = read(store, "cursors")
+    before = read_rows(store, "cursors")
     path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
     path.write_bytes(path.read_bytes()[:11])
-    assert read(store, "cursors") == before
+    assert read_rows(store, "cursors") == before
     assert places(store) == set()
 
 
@@ -284,7 +274,7 @@ def test_illegal_file_names_are_shown_as_bytes(table: str, tmp_path: Path) -> No
         path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    rows = read(tmp_path, table)
+    rows = read_rows(tmp_path, table)
     if table == "messages":
         assert [row["topic"] for row in rows if row["role"] == Role.NONE] == [
             "�opic",
@@ -307,7 +297,7 @@ def test_a_log_without_its_end(tmp_path: Path, damage: str) -> None:
     assert places(tmp_path) == set()
     files = sorted((tmp_path / "commitlog").iterdir())
     assert len(files) > 1
-    end = int(read(tmp_path, "stores")[0]["log_end"])
+    end = int(read_rows(tmp_path, "stores")[0]["log_end"])
     cut_at = int(files[-1].name)
     if damage == "zeros":
         files[-1].write_bytes(bytes(files[-1].stat().st_size))
@@ -315,6 +305,8 @@ def test_a_log_without_its_end(tmp_path: Path, damage: str) -> None:
         files[-1].write_bytes(b"")
     else:
         files[-1].unlink()
-    [found] = [row for row in read(tmp_path, "findings") if row["file"].startswith("commitlog")]
+    [found] = [
+        row for row in read_rows(tmp_path, "findings") if row["file"].startswith("commitlog")
+    ]
     assert (found["kind"], found["size"]) == ("cut", end - cut_at)
     assert int(found["file"].rpartition("/")[2]) + found["offset"] == cut_at

@@ -13,9 +13,10 @@ from duemq_common.clock import FakeClock
 from message_store import layout
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.verdicts import COLUMNS
-from tests.spark_reconciliation.test_bad_files import places, read
+from tests.spark_reconciliation.test_bad_files import places
 from tests.support.golden_stores import LOG_FILE_BYTES, end_ms, golden_store
 from tests.support.naive_audit import naive_audit
+from tests.support.read_tables import read_rows
 from tests.support.timer_rig import TimerRig
 
 PARTS = ("apache-4.9.7-clean", "apache-5.3.3-clean")
@@ -40,7 +41,7 @@ def mixed(root: Path) -> dict[str, int]:
     begins = {}
     for name in PARTS:
         store, begins[name] = golden_store(name), base
-        rows = read(store, "messages")
+        rows = read_rows(store, "messages")
         files = sorted((store / "commitlog").iterdir())
         for path in files:
             data = bytearray(path.read_bytes())
@@ -58,9 +59,9 @@ def mixed(root: Path) -> dict[str, int]:
 
 
 def verdicts_of(store: Path) -> dict[int, str]:
-    messages = read(store, "messages", *COLUMNS)
+    messages = read_rows(store, "messages", *COLUMNS)
     found = naive_audit(
-        messages, read(store, "consume_queue"), read(store, "cursors"), AuditConfig()
+        messages, read_rows(store, "consume_queue"), read_rows(store, "cursors"), AuditConfig()
     )
     return {root: verdict for (_, root), verdict in found.items()}
 
@@ -72,7 +73,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int
     begins = mixed(root)
     ours = LOG_FILE_BYTES * len(list((root / "commitlog").iterdir()))
     rig = TimerRig(root, FakeClock(end_ms("5.3.3")))
-    rig.topics += sorted({row["real_topic"] for row in read(root, "messages") if row["real_topic"]})
+    rig.topics += sorted(
+        {row["real_topic"] for row in read_rows(root, "messages") if row["real_topic"]}
+    )
     rig.open()
     for n in range(4):
         rig.put(rig.clock.now_ms() + 1_000 + n * HOUR_MS, UNIQ_KEY=f"ours-{n}")
@@ -91,7 +94,7 @@ def test_each_part_has_its_own_verdicts(
         ended = {at: verdict for at, verdict in alone.items() if verdict != "pending"}
         assert len(ended) > 10
         assert {at: found[at + begins[name]] for at in ended} == ended
-        levels = {row["phys_offset"] for row in read(golden_store(name), "schedule")}
+        levels = {row["phys_offset"] for row in read_rows(golden_store(name), "schedule")}
         for at in (
             alone.keys() - ended.keys()
         ):  # our timer store adopted the timers, no service the levels

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support import plain_store
 from tests.support.fault_classes import made_store
 from tests.support.golden_stores import STORES, golden_store
 from tests.support.plain_store import PlainStore, java_hash
+from tests.support.read_tables import read_rows
 
 pytestmark = pytest.mark.finding("3P2")
 TOP = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_the_reader_is_independent() -> None:
 
 
 def test_messages(store: PlainStore) -> None:
-    rows = read(store.root, "messages")
+    rows = read_rows(store.root, "messages")
     expected = store.records()
     assert len(expected) > 50
     assert [
@@ -89,7 +89,7 @@ def test_units_of_queues(store: PlainStore) -> None:
         if unit[0] < end
     }
     names = ("topic", "queue_id", "queue_offset", "phys_offset", "record_size", "tags_code")
-    rows = read(store.root, "consume_queue", *names, "fault")
+    rows = read_rows(store.root, "consume_queue", *names, "fault")
     assert {tuple(row[name] for name in names) for row in rows} == expected
     assert all(row["fault"] is None for row in rows)
 
@@ -112,7 +112,7 @@ def test_each_record_has_exactly_one_unit(store: PlainStore) -> None:
 
 def test_units_of_timers_and_cursors(store: PlainStore) -> None:
     names = ("pos", "prev_pos", "magic", "write_ms", "phys_offset", "record_size", "topic_hash")
-    rows = read(store.root, "timer_log", *names, "slot_ms", "due_ms")
+    rows = read_rows(store.root, "timer_log", *names, "slot_ms", "due_ms")
     end = max(record.log_offset + record.size for record in store.records())
     expected = [
         (pos, unit[1], unit[2], unit[3], unit[5], unit[6], unit[7], unit[3] + unit[4], unit[8])
@@ -120,6 +120,6 @@ def test_units_of_timers_and_cursors(store: PlainStore) -> None:
         if unit[5] < end
     ]
     assert [tuple(row.values()) for row in rows] == expected
-    cursors = read(store.root, "cursors", "kind", "name", "value")
+    cursors = read_rows(store.root, "cursors", "kind", "name", "value")
     levels = {row["name"]: row["value"] for row in cursors if row["kind"] == "level"}
     assert levels == store.json("delayOffset.json")["offsetTable"]

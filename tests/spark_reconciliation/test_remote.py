@@ -16,9 +16,9 @@ import pytest
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.tables import TABLES
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.extended import extended
 from tests.support.golden_stores import copy_golden_store
+from tests.support.read_tables import read_rows
 
 URL = "s3://stores/a"
 
@@ -59,7 +59,7 @@ def system(endpoint: str, store: Path) -> Iterator[Any]:
 
 def of(path: object, table: str) -> list[dict[str, Any]]:
     names = [name for name, _ in TABLES[table] if name != "store"]
-    return read(path, table, *names, partitionBytes="20000")
+    return read_rows(path, table, *names, partitionBytes="20000")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from spark_reconciliation.audit.delivery_units import DeliveryUnits, read_queue_
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import OFFSET_MAX
 from spark_reconciliation.scan.store_state import QueueCoverage
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.golden_stores import (
     ROCKSDB_VERSION,
     STORES,
@@ -24,6 +23,7 @@ from tests.support.golden_stores import (
     copy_golden_store,
     golden_store,
 )
+from tests.support.read_tables import read_rows
 from tests.support.stores import open_store, put_one
 from tests.support.timer_rig import TimerRig
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Path:
 def unreachable(root: Path) -> dict[str, int]:
     """Return the number of records without a unit, by topic."""
     found: dict[str, int] = {}
-    for row in read(root, "messages", "topic", "queued"):
+    for row in read_rows(root, "messages", "topic", "queued"):
         if row["queued"] is False:
             found[row["topic"]] = found.get(row["topic"], 0) + 1
     return found
@@ -71,13 +71,15 @@ def topics(root: Path, *names: str) -> None:
 def test_golden_stores_are_reachable(store: GoldenStore) -> None:
     root = golden_store(store.name)
     assert unreachable(root) == {}
-    survey = {row["queued"] for row in read(root, "messages", "queued")}
+    survey = {row["queued"] for row in read_rows(root, "messages", "queued")}
     assert True in survey or store.name.endswith("running"), "all of that was within seconds"
 
 
 def test_our_store_is_reachable(store: Path) -> None:
     assert unreachable(store) == {}
-    assert [row["queued"] for row in read(store, "messages", "queued")].count(True) == 2 * COUNT + 1
+    assert [row["queued"] for row in read_rows(store, "messages", "queued")].count(
+        True
+    ) == 2 * COUNT + 1
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, zeros])

@@ -12,9 +12,9 @@ from message_store.layout import CQ_UNIT
 from spark_reconciliation.audit.level_times import delays_of, read_delays
 from spark_reconciliation.scan.planned_store import plan_store
 from tests.migration.steps.test_drain import fill
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.migration_rig import MigrationRig
+from tests.support.read_tables import read_rows
 
 pytestmark = pytest.mark.finding("C3")
 TABLE = (1_000, 5_000, 10_000)
@@ -43,7 +43,7 @@ def test_levels_of_golden_stores(store: GoldenStore) -> None:
     root = golden_store(store.name)
     planned = plan_store(0, str(root))
     assert planned.progress.delays
-    assert not any(row["other_time"] for row in read(root, "messages", "other_time"))
+    assert not any(row["other_time"] for row in read_rows(root, "messages", "other_time"))
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -60,7 +60,7 @@ def test_a_changed_time_is_reported(tmp_path: Path, kept: bool) -> None:
     del units
     wrong = [
         r
-        for r in read(tmp_path, "messages", "queue_id", "queue_offset", "other_time")
+        for r in read_rows(tmp_path, "messages", "queue_id", "queue_offset", "other_time")
         if r["other_time"]
     ]
     assert [(row["queue_id"], row["queue_offset"]) for row in wrong] == [(3, 7)]

@@ -13,8 +13,9 @@ from message_store.replication.truncation import truncate_store
 from spark_reconciliation.audit import file_checks
 from spark_reconciliation.audit.pointers import check_units
 from tests.migration.steps.test_drain import fill
-from tests.spark_reconciliation.test_bad_files import places, read
+from tests.spark_reconciliation.test_bad_files import places
 from tests.support.migration_rig import MigrationRig
+from tests.support.read_tables import read_rows
 from tests.support.stores import open_store, put_one, small_config
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
@@ -118,8 +119,8 @@ def test_migrations_and_rollbacks_give_no_findings(tmp_path: Path) -> None:
     rig.work()
     rig.close()
     assert places(tmp_path) == set()
-    assert not any(row["other_time"] for row in read(tmp_path, "messages", "other_time"))
-    assert all(row["queued"] is not False for row in read(tmp_path, "messages", "queued"))
+    assert not any(row["other_time"] for row in read_rows(tmp_path, "messages", "other_time"))
+    assert all(row["queued"] is not False for row in read_rows(tmp_path, "messages", "queued"))
 
 
 @pytest.mark.parametrize("field", ["phys_offset", "due_ms", "delay_ms", "record_size"])

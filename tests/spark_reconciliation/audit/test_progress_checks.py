@@ -9,9 +9,10 @@ import pytest
 
 from spark_reconciliation.audit.progress_checks import queue_end
 from spark_reconciliation.scan.files import Root
-from tests.spark_reconciliation.test_bad_files import places, read
+from tests.spark_reconciliation.test_bad_files import places
 from tests.support.golden_stores import golden_store
 from tests.support.plain_store import SCHEDULE, TIMERS, PlainStore, copy_sparse
+from tests.support.read_tables import read_rows
 
 pytestmark = pytest.mark.finding("3P1")
 OFFSETS, GROUPS, CHECK = "delayOffset.json", "consumerOffset.json", "config/timercheck"
@@ -43,11 +44,11 @@ def test_a_cursor_after_the_end_of_its_queue_is_a_finding(
     set_cursor(store, level, count + more)
     assert len(places(store.root)) == found
     if found:
-        (row,) = read(store.root, "findings")
+        (row,) = read_rows(store.root, "findings")
         assert (row["file"], row["kind"]) == (f"config/{OFFSETS}", "impossible")
         assert row["text"] == f"level 5 is at unit {count + more:,} of a queue with {count:,} units"
     # the audit reads every pending message of the level as passed
-    passed = read(store.root, "messages", "topic", "queue_id", "passed")
+    passed = read_rows(store.root, "messages", "topic", "queue_id", "passed")
     assert {
         row["passed"] for row in passed if (row["topic"], row["queue_id"]) == (SCHEDULE, 4)
     } == {1}
@@ -58,7 +59,7 @@ def test_a_negative_cursor_and_one_of_a_level_without_a_queue(store: PlainStore)
     assert len(places(store.root)) == 1
     set_cursor(store, 17, 1)
     set_cursor(store, 99, 1)
-    assert {row["text"].partition(" is")[0] for row in read(store.root, "findings")} == {
+    assert {row["text"].partition(" is")[0] for row in read_rows(store.root, "findings")} == {
         "level 5",
         "level 99",
     }
@@ -77,7 +78,7 @@ def test_a_position_of_the_timers_after_their_queue(store: PlainStore) -> None:
         with (store.root / CHECK).open("r+b") as file:
             file.seek(at)
             file.write(struct.pack(">q", count + HUGE))
-        assert {row["text"] for row in read(store.root, "findings")} >= {
+        assert {row["text"] for row in read_rows(store.root, "findings")} >= {
             f"{name} is at unit {count + HUGE:,} of a queue with {count:,} units"
         }
 
@@ -115,6 +116,6 @@ def test_progress_of_the_broker_in_a_missing_topic(store: PlainStore, group: str
     saved = store.json(GROUPS)
     saved["offsetTable"][f"none@{group}"] = {"0": 1}
     store.write_json(GROUPS, saved)
-    assert {row["text"] for row in read(store.root, "findings")} == {
+    assert {row["text"] for row in read_rows(store.root, "findings")} == {
         f"group {group} is at unit 1 of a queue with 0 units"
     }

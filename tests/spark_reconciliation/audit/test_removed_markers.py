@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spark_reconciliation.scan.roles import Role
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.fault_classes import APACHE
 from tests.support.golden_stores import golden_store
 from tests.support.plain_store import TIMERS, PlainStore, Scene, copy_sparse
+from tests.support.read_tables import read_rows
 
 pytestmark = pytest.mark.finding("3P6")
 
@@ -35,7 +35,7 @@ def truncated(tmp_path: Path) -> tuple[Path, set[int], set[int]]:
 def test_slots_of_removed_timers_and_markers(truncated: tuple[Path, set[int], set[int]]) -> None:
     root, waiting, cancelled = truncated
     roles = f"{Role.REMOVED_PENDING},{Role.MARKER},{Role.GAP}"
-    rows = read(root, "messages", "role", "phys_offset", "out_ms", roles=roles)
+    rows = read_rows(root, "messages", "role", "phys_offset", "out_ms", roles=roles)
     removed = {
         row["phys_offset"]: row["out_ms"]
         for row in rows

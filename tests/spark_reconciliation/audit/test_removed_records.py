@@ -21,8 +21,8 @@ from spark_reconciliation.scan.planning import plan_log
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.store_state import OwnedRange, Progress
 from spark_reconciliation.spark.read import audit_stores, count_stores
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.migration_rig import MigrationRig
+from tests.support.read_tables import read_rows
 from tests.support.stores import add_message
 
 pytestmark = pytest.mark.finding("C1")
@@ -92,14 +92,14 @@ def of_kinds(places: dict[str, list[int]], kinds: tuple[str, ...]) -> list[int]:
 
 
 def rows_of(root: Path, role: int) -> list[int]:
-    rows = read(root, "messages", "phys_offset", roles=str(role))
+    rows = read_rows(root, "messages", "phys_offset", roles=str(role))
     return sorted({row["phys_offset"] for row in rows})
 
 
 def test_units_of_removed_records(truncated: tuple[Path, dict[str, list[int]]]) -> None:
     root, places = truncated
     pending = set(rows_of(root, Role.REMOVED_PENDING))
-    survey = read(root, "findings", "offset", "kind")
+    survey = read_rows(root, "findings", "offset", "kind")
     pending |= {row["offset"] for row in survey if row["kind"] == "gone"}
     assert sorted(pending) == of_kinds(places, LOST)
     settled = set(rows_of(root, Role.REMOVED_SETTLED)) - pending

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from message_store.layout import SCANNED
 from spark_reconciliation.kernels.places import add_records, add_units
 from spark_reconciliation.scan.roles import Role
-from tests.spark_reconciliation.test_bad_files import read
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import SCHEDULE, PlainStore, copy_sparse
+from tests.support.read_tables import read_rows
 
 pytestmark = pytest.mark.finding("3P2")
 WORD = 1 << 64
@@ -74,7 +74,9 @@ def test_the_kernels_equal_the_naive_sums(
 
 def differing(root: Path) -> set[tuple[str, int]]:
     """Return the queues whose sums differ."""
-    rows = read(root, "messages", "role", "topic", "queue_id", "identity", roles=str(Role.QUEUE))
+    rows = read_rows(
+        root, "messages", "role", "topic", "queue_id", "identity", roles=str(Role.QUEUE)
+    )
     sums = defaultdict[tuple[str, int], int](int)
     for row in rows:
         sums[row["topic"], row["queue_id"]] ^= row["identity"]
@@ -84,7 +86,7 @@ def differing(root: Path) -> set[tuple[str, int]]:
 @pytest.mark.parametrize("store", STORES, ids=str)
 def test_queues_of_brokers_agree_with_their_records(store: GoldenStore) -> None:
     assert differing(golden_store(store.name)) == set()
-    assert all(row["fault"] is None for row in read(golden_store(store.name), "consume_queue"))
+    assert all(row["fault"] is None for row in read_rows(golden_store(store.name), "consume_queue"))
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_a_unit_that_does_not_agree_with_its_record(store: PlainStore, fault: st
         "other offset": ((topic, queue, number), (at + 7, size, code)),
     }[fault]
     store.put_unit(*place, unit)
-    rows = [row for row in read(store.root, "consume_queue") if row["fault"]]
+    rows = [row for row in read_rows(store.root, "consume_queue") if row["fault"]]
     assert [(row["topic"], row["queue_id"], row["queue_offset"]) for row in rows] == [place]
     assert FAULTS[fault].format(size=size + 1) in rows[0]["fault"]
     if fault != "tags code":  # compared with each delivery, see `delivery_units`

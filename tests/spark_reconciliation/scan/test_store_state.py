@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from message_store.layout import SCANNED
-from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.audit.unit_times import NONE, UnitTimes
 from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.planning import plan_log
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.scan.store_state import (
@@ -24,25 +21,17 @@ from spark_reconciliation.scan.store_state import (
     Progress,
     read_progress,
 )
-from spark_reconciliation.scan.tables import TABLES
 from tests.support.migration_rig import MigrationRig
+from tests.support.read_tables import read_rows
 
 HOUR_MS = 3_600_000
 LEVEL, QUEUE = 4, 3  # "1m"
 BLOCKED_MS = 5_000
 
 
-def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """Return rows as Spark gets them."""
-    names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = TableReader(parse_options({"path": str(root), "table": table} | options), names)
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-    return pa.Table.from_batches(batches).to_pylist() if batches else []
-
-
 def passed(root: Path) -> list[int | None]:
     """Return `passed` of the level's messages in the order of their queue."""
-    rows = read(root, "messages", "role", "queue_offset", "queue_id", "passed")
+    rows = read_rows(root, "messages", "role", "queue_offset", "queue_id", "passed")
     mine = [row for row in rows if row["role"] == Role.LEVEL and row["queue_id"] == QUEUE]
     return [row["passed"] for row in sorted(mine, key=lambda row: row["queue_offset"])]
 
@@ -110,7 +99,7 @@ def test_timers_enqueued_late_are_still_pending(tmp_path: Path, taken: bool) -> 
     rig.clock.set_ms(stored_ms)
     assert rig.persist_timers(last=True)
     rig.kill()
-    rows = read(tmp_path, "messages", "role", "passed", "out_ms")
+    rows = read_rows(tmp_path, "messages", "role", "passed", "out_ms")
     read_ms = rig.timers.position.read_ms
     reported = [
         (row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == Role.TIMER
@@ -125,7 +114,7 @@ def test_timers_removed_from_the_timer_log_are_passed(tmp_path: Path) -> None:
     rig.work()
     rig.advance(BLOCKED_MS)
     rig.close()
-    rows = read(tmp_path, "messages", "role", "passed")
+    rows = read_rows(tmp_path, "messages", "role", "passed")
     assert [row["passed"] for row in rows if row["role"] == Role.TIMER] == [1, 1]
 
 
@@ -152,20 +141,20 @@ def test_a_malformed_json_file_is_a_finding(tmp_path: Path, name: str) -> None:
     rig.close()
     for path in (tmp_path / "config").glob(f"{name}*"):
         path.write_text("{ no")
-    reported = [row for row in read(tmp_path, "findings") if row["file"].endswith(name)]
+    reported = [row for row in read_rows(tmp_path, "findings") if row["file"].endswith(name)]
     assert [row["kind"] for row in reported] == ["unreadable"]
 
 
 def test_units_contain_the_due_times(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 3)
-    promised = [row["due_ms"] for row in read(tmp_path, "schedule")]
+    promised = [row["due_ms"] for row in read_rows(tmp_path, "schedule")]
     rig.close()
-    rows = read(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
+    rows = read_rows(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
     assert [row["unit_ms"] for row in rows if row["role"] == Role.LEVEL] == promised
     times = UnitTimes(Root(str(tmp_path)), "SCHEDULE_TOPIC_XXXX")
     records = np.zeros(5, SCANNED)
     records["queue_id"], records["queue_offset"] = [QUEUE, QUEUE, 9, QUEUE, QUEUE], [0, 99, 0, 0, 0]
-    size = read(tmp_path, "schedule")[0]["record_size"]
+    size = read_rows(tmp_path, "schedule")[0]["record_size"]
     records["phys_offset"], records["record_size"] = rows[0]["phys_offset"], size
     records["phys_offset"][3] += 1  # another record
     records["record_size"][4] += 1
@@ -175,12 +164,12 @@ def test_units_contain_the_due_times(tmp_path: Path) -> None:
 def test_a_unit_without_a_record_is_reported(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 3)
     rig.close()
-    units = read(tmp_path, "schedule")
+    units = read_rows(tmp_path, "schedule")
     log = sorted((tmp_path / "commitlog").iterdir())[0]
     data = bytearray(log.read_bytes())
     data[units[1]["phys_offset"] + 4] ^= 0xFF  # its magic code
     log.write_bytes(bytes(data))
-    rows = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
+    rows = read_rows(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
     assert [row["fault"] is None for row in rows] == [True, False, True]
     assert rows[1]["fault"] == f"there is no record at log offset {units[1]['phys_offset']}"
 
@@ -196,6 +185,8 @@ def test_an_unreadable_queue_is_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
         return read_file(self, path, start, end)
 
     monkeypatch.setattr(Root, "read", refuse)
-    (row,) = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
+    (row,) = read_rows(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
     assert (row["damage"], row["queue_offset"], row["phys_offset"]) == ("unreadable", 0, None)
-    assert read(tmp_path, "messages", "unit_ms", roles=str(Role.LEVEL)) == [{"unit_ms": None}] * 3
+    assert (
+        read_rows(tmp_path, "messages", "unit_ms", roles=str(Role.LEVEL)) == [{"unit_ms": None}] * 3
+    )
