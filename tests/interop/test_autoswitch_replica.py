@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from duemq.configuration.controller_config import EPOCH_FILE
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake
-from duemq.replication.epoch_file import FILE_NAME, EpochFile, read_epochs
+from duemq.replication.epoch_file import EpochFile, read_epochs
 from duemq.replication.ha_client import HaClient, HaState
 from duemq_common.clock import SystemClock
 from message_store.store import MessageStore
@@ -32,7 +33,7 @@ class Learner:
     """Our store and HA client, which the controller does not know."""
 
     def __init__(self, store: MessageStore, master: ApacheMember) -> None:
-        self.store, self.file = store, EpochFile(store.root / FILE_NAME)
+        self.store, self.file = store, EpochFile(store.root / EPOCH_FILE)
         self.confirmed = 0
         self.truncations: list[int] = []
         config = ReplicationConfig(
@@ -97,7 +98,7 @@ def test_log_epochs_and_confirm_offset_of_an_apache_master(tmp_path: Path) -> No
         await asyncio.to_thread(apache.start)
         await asyncio.to_thread(ledger.send, apache, "later", 100)
         await learner.until(lambda: equal(learner), "the log copied")
-        epochs = read_epochs(apache.store_dir / FILE_NAME)
+        epochs = read_epochs(apache.store_dir / EPOCH_FILE)
         assert len(epochs.entries) > 1
         assert learner.file.epochs == EpochFile(learner.file.path).epochs == epochs
         await learner.until(lambda: learner.confirmed == learner.store.max_offset, "confirmed")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.replication.epoch_file import FILE_NAME, Epochs, read_epochs
+from duemq.configuration.controller_config import EPOCH_FILE
+from duemq.replication.epoch_file import Epochs, read_epochs
 from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
 from tests.interop.replicas import COPIED_S, NO_REPLICA, send_code
 from tests.interop.store_work import KEYS, TOPIC, Ledger, pull_topic, verify
@@ -47,7 +48,7 @@ def log_of(server: Server) -> bytes:
 
 def epochs_of(server: Server) -> Epochs:
     """Return the epochs of a member's log."""
-    return read_epochs(server.store_dir / FILE_NAME)
+    return read_epochs(server.store_dir / EPOCH_FILE)
 
 
 def is_stopped(pid: int) -> bool:
