@@ -39,6 +39,7 @@ from duemq.namesrv.second_master import SecondMaster
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.memory import MemoryBudget
 from duemq.net.meters import RpcMeter
+from duemq.net.view_names import CONFIGURATION_VIEW, OPERATORS_VIEW, REPLICATION_VIEW, RIGHTS_VIEW
 from duemq.pop.names import REVIVE_GROUP
 from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.request_modes import RequestModes
@@ -78,8 +79,6 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-REPLICATION_VIEW = "replication"
-CONFIGURATION_VIEW = "configuration"
 RUNTIME_VIEW = ".runtime"  # a plugin view with this suffix adds entries to runtime info (28)
 
 
@@ -368,8 +367,8 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
     assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication, CONFIGURATION_VIEW: context.configuration}
     if context.access is not None:
-        views["accounts.audit"] = RequestView(context.access.audit_view)
-        views["accounts.rights"] = RequestView(context.access.gate.rights)
+        views[OPERATORS_VIEW] = RequestView(context.access.audit_view)
+        views[RIGHTS_VIEW] = RequestView(context.access.gate.rights)
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
     figures = [
         cast("Callable[[], Mapping[str, str]]", view)

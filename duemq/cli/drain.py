@@ -20,12 +20,13 @@ from duemq.cli.output import print_json, print_table
 from duemq.cli.times import duration_text, parse_time
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
+from duemq.net.view_names import LEVELS_VIEW, TIMERS_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 
 PERMISSION: Final = "brokerPermission"
 READ, READ_AND_WRITE = 4, 6
-VIEWS: Final = ("schedule_service.levels", "timer_store.summary")
+VIEWS: Final = (LEVELS_VIEW, TIMERS_VIEW)
 POLL_S: Final = 1.0
 COLUMNS: Final = ("broker", "sends", "#pending", "next due (UTC)", "#lag", "state")
 UNDO: Final = "let it accept sends again after its restart: duemq drain --undo"

@@ -10,12 +10,12 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing
 from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
+from duemq.net.view_names import LEVELS_VIEW
 
 if TYPE_CHECKING:
     from duemq.client.admin import Admin
     from duemq.client.admin.cluster import BrokerMember
 
-VIEW = "schedule_service.levels"
 WATCH_INTERVAL_S = 1.0
 COLUMNS = (
     "broker",
@@ -60,7 +60,11 @@ async def _show(target: Target, is_repeated: bool) -> None:
 
 async def _fetch(admin: Admin, brokers: list[BrokerMember]) -> list[dict[str, object]]:
     return [
-        {"broker": broker.name, "address": broker.address, **await admin.view(broker.address, VIEW)}
+        {
+            "broker": broker.name,
+            "address": broker.address,
+            **await admin.view(broker.address, LEVELS_VIEW),
+        }
         for broker in brokers
     ]
 

@@ -15,6 +15,7 @@ from duemq.cli.times import duration_text, parse_time
 from duemq.client.errors import Refused, Unsupported
 from duemq.client.message import Message, MessageQueue, time_of
 from duemq.client.producer import Producer
+from duemq.net.view_names import LEVELS_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 from message_store.log.offset_id import encode_offset_id
@@ -94,7 +95,7 @@ async def _delay_of(admin: Admin, level: int) -> int | None:
     """
     for master in await admin.masters():
         try:
-            view = await admin.view(master.address, "schedule_service.levels")
+            view = await admin.view(master.address, LEVELS_VIEW)
         except (Refused, Unsupported):
             return None
         delays = {one["level"]: one["delay_ms"] for one in view["levels"]}

@@ -9,8 +9,8 @@ from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, print_json
 from duemq.client.errors import Refused, Unsupported
+from duemq.net.view_names import REPLICATION_VIEW
 
-VIEW = "replication"
 UNKNOWN = "unknown"
 COLUMNS = ("broker", "#id", "address", "role", "state", "#log end", "#lag bytes", "last error")
 OPTIONAL = ("#log end",)
@@ -41,7 +41,7 @@ async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
                 "address": each.address,
             }
             try:
-                member |= await admin.view(each.address, VIEW)
+                member |= await admin.view(each.address, REPLICATION_VIEW)
             except ConnectionError as error:
                 member |= {"failure": str(error)}
                 unreachable += 1

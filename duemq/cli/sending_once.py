@@ -21,6 +21,7 @@ from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported
 from duemq.client.message import EPOCH, Message, MessageQueue
 from duemq.client.producer import Producer, SendResult
 from duemq.client.routes import json_object
+from duemq.net.view_names import TIMERS_VIEW
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import bytes_of
@@ -31,7 +32,6 @@ SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
 UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128
 QUERY_COUNT: Final = 32
-TIME_VIEW: Final = "timer_store.summary"
 STEP_MS: Final = 60_000  # maximum step of a broker's clock, relative to the client's, during a run
 PERMANENT: Final[frozenset[int]] = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
@@ -111,7 +111,7 @@ class OnceSender:
         if self._offset_ms is None:
             times: list[int] = []
             for _, address in await self.client.masters():
-                view = await self.client.ask(address, RequestCode.GET_VIEW, {"view": TIME_VIEW})
+                view = await self.client.ask(address, RequestCode.GET_VIEW, {"view": TIMERS_VIEW})
                 times.append(json_object(view)["now_ms"])
             self._offset_ms = max(times) - self.client.clock.now_ms()
         return self.client.clock.now_ms() + self._offset_ms

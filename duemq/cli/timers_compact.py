@@ -10,8 +10,8 @@ from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
-from duemq.cli.timers_show import SUMMARY_VIEW
 from duemq.client.routes import json_object
+from duemq.net.view_names import TIMERS_VIEW
 from duemq_common.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def _fetch(admin: Admin, address: str, dry_run: bool) -> dict[str, object]
 async def _wait_until_finished(admin: Admin, address: str) -> dict[str, object]:
     """Wait until the broker has finished; return why timers remain, if any."""
     while True:
-        view = (await admin.view(address, SUMMARY_VIEW))["compaction"]
+        view = (await admin.view(address, TIMERS_VIEW))["compaction"]
         if not view["running"]:
             blocked_by = view["blocked_by"]
             return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}

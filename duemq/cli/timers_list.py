@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target, TimerSelection
 from duemq.cli.output import console, heading, print_json, printable
-from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
+from duemq.cli.timers_show import list_row, timers_table
 from duemq.cli.times import parse_time
+from duemq.net.view_names import TIMERS_LIST_VIEW
 from duemq_common.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ async def _fetch(
     cursor = ""
     while True:
         limit = min(count - len(pages), REQUEST_TIMERS_MAX)
-        page = await admin.view(address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor)
+        page = await admin.view(
+            address, TIMERS_LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor
+        )
         skip -= page["skipped"]
         pages += page["timers"]
         damage += page["damage"]

@@ -11,13 +11,13 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
 from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
+from duemq.net.view_names import TIMERS_LIST_VIEW, TIMERS_VIEW
 
 if TYPE_CHECKING:
     from duemq.client.admin import Admin
     from duemq.client.admin.cluster import BrokerMember
 
 View = dict[str, Any]  # JSON of a view
-SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
 TOPICS_SHOWN = 20
@@ -84,9 +84,9 @@ async def _fetch(
     views = []
     for broker in brokers:
         view = {"broker": broker.name, "address": broker.address}
-        view |= await admin.view(broker.address, SUMMARY_VIEW)
+        view |= await admin.view(broker.address, TIMERS_VIEW)
         if following:
-            page = await admin.view(broker.address, LIST_VIEW, limit=NEXT_SHOWN)
+            page = await admin.view(broker.address, TIMERS_LIST_VIEW, limit=NEXT_SHOWN)
             view["next"] = page["timers"]
         views.append(view)
     return views

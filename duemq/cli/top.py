@@ -14,13 +14,9 @@ from duemq.cli.retrying import watch
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Refused, Unreachable
+from duemq.net.view_names import LEVELS_VIEW, REPLICATION_VIEW, TIMERS_VIEW
 
 INTERVAL_S = 2.0
-LEVELS_VIEW, TIMERS_VIEW, REPLICA_VIEW = (
-    "schedule_service.levels",
-    "timer_store.summary",
-    "replication",
-)
 BROKERS = (
     "broker",
     "#id",
@@ -117,7 +113,7 @@ async def _broker(admin: Admin, member: BrokerMember) -> BrokerLoad:
         facts = await admin.runtime_info(member.address)
         levels = await view_or_empty(admin, member.address, LEVELS_VIEW)
         timers = await view_or_empty(admin, member.address, TIMERS_VIEW)
-        replica = await view_or_empty(admin, member.address, REPLICA_VIEW)
+        replica = await view_or_empty(admin, member.address, REPLICATION_VIEW)
     except (Refused, Unreachable) as error:
         return BrokerLoad(member.name, member.broker_id, role, failure=str(error))
     return BrokerLoad(

@@ -18,12 +18,12 @@ from duemq.auth.signature import Credentials
 from duemq.client.errors import Refused, Unreachable, Unsupported
 from duemq.http.broker_states import of_members, values_of
 from duemq.http.sessions import AccountSession
+from duemq.net.view_names import RIGHTS_VIEW
 from duemq_common.codes import ResponseCode
 
 LOGINS_MAX: Final = 1_000
 IDLE_S: Final = 30 * 60.0
 AGE_MAX_S: Final = 12 * 3600.0
-RIGHTS_VIEW: Final = "accounts.rights"
 
 
 class LoginRole(IntEnum):

@@ -16,6 +16,7 @@ from duemq.client.admin.cluster import BrokerMember
 from duemq.http.broker_states import BrokerState, of_members, views
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
+from duemq.net.view_names import AUDITS_VIEW, LEVELS_VIEW, REPLICATION_VIEW, TIMERS_VIEW
 from duemq_common.codes import RequestCode, ResponseCode
 
 LEVELS_MAX: Final = 1_000
@@ -203,10 +204,10 @@ async def _address(call: Call, broker: str) -> str:
 
 
 VIEWS: Final = (
-    ("replicas", "replication", False, "Show role, state and lag of every member."),
-    ("timers", "timer_store.summary", True, "Show counts, lag and rates of the timers."),
-    ("levels", "schedule_service.levels", True, "Show the delay levels and their messages."),
-    ("audits", "reconciliation.status", True, "Show the scheduled audits and the last result."),
+    ("replicas", REPLICATION_VIEW, False, "Show role, state and lag of every member."),
+    ("timers", TIMERS_VIEW, True, "Show counts, lag and rates of the timers."),
+    ("levels", LEVELS_VIEW, True, "Show the delay levels and their messages."),
+    ("audits", AUDITS_VIEW, True, "Show the scheduled audits and the last result."),
 )
 """Path, name of the view, whether only masters have it, summary."""
 ENDPOINTS: Final = (

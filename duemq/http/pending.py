@@ -27,12 +27,13 @@ from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
+from duemq.net.view_names import LEVELS_LIST_VIEW, TIMERS_LIST_VIEW
 from duemq_common.histories import MessageHistory
 from duemq_common.topics import REVIVE_PREFIX
 
 LIST_VIEWS: Final = {
-    "levels": ("schedule_service.list", "messages", 3),
-    "timers": ("timer_store.list", "timers", 5),
+    "levels": (LEVELS_LIST_VIEW, "messages", 3),
+    "timers": (TIMERS_LIST_VIEW, "timers", 5),
 }
 """View of each kind, name of its messages, numbers of its cursor. A migration moves messages from
 levels to timers: one that moves between two pages is listed twice rather than not at all."""

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.schedules import (
-    LIST_VIEW,
     ChangedSchedule,
     Definition,
     ScheduleExists,
@@ -30,6 +29,7 @@ from duemq.http.broker_states import (
 from duemq.http.endpoints import Call, Endpoint, JsonObject
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
+from duemq.net.view_names import SCHEDULES_LIST_VIEW
 from duemq_common.codes import ResponseCode
 
 PAGE_MAX: Final = 1_000
@@ -75,7 +75,7 @@ async def list_schedules(call: Call) -> PageOfSchedules:
     async def part(member: BrokerMember, after: str) -> tuple[list[JsonObject], str | None]:
         fields: dict[str, object] = {"after": int(after or 0) - 1, "count": query.limit}
         view: JsonObject = await call.session.admin.view(
-            member.address, LIST_VIEW, topic=query.topic, **fields
+            member.address, SCHEDULES_LIST_VIEW, topic=query.topic, **fields
         )
         schedules = [{"broker": member.name, **each} for each in view["schedules"]]
         return schedules, None if view["after"] < 0 else f"{view['after'] + 1}"

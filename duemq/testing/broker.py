@@ -19,6 +19,7 @@ from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute
 from duemq.client.message import MILLISECOND, ReceivedMessage
 from duemq.client.pull_consumer import PullConsumer
+from duemq.net.view_names import LEVELS_VIEW, TIMERS_VIEW
 from duemq.testing.clock import AdvancedClock
 from duemq_common.codes import RequestCode
 from duemq_common.request import bytes_of
@@ -27,7 +28,7 @@ SETTLE_S: Final = 30.0  # real time for the delivery of what is due
 START_S: Final = 300.0  # a first start compiles kernels
 CALL_S: Final = 30.0  # for a response, on a machine that stalls
 GROUP: Final = "duemq_testing"
-VIEWS: Final = ("timer_store.summary", "schedule_service.levels")
+VIEWS: Final = (TIMERS_VIEW, LEVELS_VIEW)
 PROPERTIES: Final = {
     "brokerName": "test",
     "brokerIP1": "127.0.0.1",

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from duemq.client.admin.cluster import BrokerMember, ClusterAdmin, converted, parsed
 from duemq.client.errors import NoRoute, Refused, Unsupported
 from duemq.client.message import milliseconds
+from duemq.net.view_names import SCHEDULE_VIEW, SCHEDULES_LIST_VIEW
 from duemq_common.codes import RequestCode, ResponseCode
 from recurring_schedules.definition import Definition as Definition
 from recurring_schedules.definition import InvalidDefinition, check
@@ -24,8 +25,6 @@ from recurring_schedules.occurrences import check_fires, next_after
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LIST_VIEW: Final = "recurring_schedules.list"
-SHOW_VIEW: Final = "recurring_schedules.show"
 PAGE_COUNT: Final = 1_000
 BACKFILL_MAX: Final = 10_000
 BACKFILL_BYTES_MAX: Final = 64 << 20
@@ -132,7 +131,7 @@ class SchedulesAdmin(ClusterAdmin):
             after, is_last = -1, False
             while not is_last and not 0 < count <= len(schedules):
                 fields = {"after": after, "count": PAGE_COUNT, "topic": topic}
-                view = await self.view(master.address, LIST_VIEW, **fields)
+                view = await self.view(master.address, SCHEDULES_LIST_VIEW, **fields)
                 page = converted(view, _SchedulePage)
                 schedules += _at(master.name, page.schedules)
                 after, is_last = page.after, page.after < 0
@@ -219,7 +218,7 @@ class SchedulesAdmin(ClusterAdmin):
             Unsupported: The broker is not a DueMQ broker.
         """
         try:
-            view = await self.view(master.address, SHOW_VIEW, schedule=name, runs=runs)
+            view = await self.view(master.address, SCHEDULE_VIEW, schedule=name, runs=runs)
         except Refused as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise

@@ -17,10 +17,10 @@ from duemq.console.pages.timers import message_link
 from duemq.http.broker_states import of_members, value_of
 from duemq.http.endpoints import JsonObject
 from duemq.http.problems import Problem
+from duemq.net.view_names import AUDITS_VIEW
 from duemq_common.codes import ResponseCode
 from message_store.log.offset_id import encode_offset_id
 
-STATUS_VIEW: Final = "reconciliation.status"
 PAGE_SIZE: Final = 100
 RUNS: Final = (
     "audit",
@@ -60,7 +60,7 @@ async def audits(call: PageCall) -> PageContent:
     admin, cursor = call.session.admin, call.query.get("cursor", "")
 
     async def part(member: BrokerMember) -> AuditsPart:
-        plan = _plan_row(member.name, await admin.view(member.address, STATUS_VIEW))
+        plan = _plan_row(member.name, await admin.view(member.address, AUDITS_VIEW))
         try:
             page: JsonObject = await admin.stored_audits(member.address, cursor=cursor)
         except Refused as error:

@@ -16,6 +16,7 @@ from duemq.console.catalogue import Translate
 from duemq.http.broker_states import BrokerState, of_members
 from duemq.http.endpoints import JsonValue
 from duemq.http.sessions import AccountSession
+from duemq.net.view_names import FORECAST_VIEW, LEVELS_HISTORY_VIEW, TIMERS_HISTORY_VIEW
 from duemq_common.charts import COLOURS, Point, Series, chart
 
 MINUTE_MS: Final = 60_000
@@ -32,8 +33,7 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Duration and number of the bins by length of the axis."""
 FORECAST_S: Final = 0.1  # time for the pieces of a forecast; each takes a turn of the broker
-FORECAST_VIEW: Final = "timer_store.forecast"
-HISTORY_VIEWS: Final = ("timer_store.history", "schedule_service.history")
+HISTORY_VIEWS: Final = (TIMERS_HISTORY_VIEW, LEVELS_HISTORY_VIEW)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
+from duemq.net.view_names import CONFIGURATION_VIEW
 from duemq_common.masking import masked
 
-CONFIGURATION_VIEW: Final = "configuration"
 COLUMNS: Final = ("key", "value", "default", "source", "reloadable", "unit", "broker")
 CHANGED, EVERY = "changed", "all"
 

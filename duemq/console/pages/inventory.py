@@ -8,7 +8,6 @@ from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.groups import GroupProgress, GroupState, combined_group
-from duemq.client.admin.schedules import LIST_VIEW
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
@@ -21,6 +20,7 @@ from duemq.http.broker_states import BrokerState, of_members, page_of_brokers
 from duemq.http.endpoints import JsonObject, JsonValue
 from duemq.http.registry import states_of_group
 from duemq.http.schedules import SchedulesQuery
+from duemq.net.view_names import SCHEDULES_LIST_VIEW
 
 PAGE_SIZE: Final = 100
 
@@ -95,7 +95,9 @@ async def schedules(call: PageCall) -> PageContent:
     async def part(member: BrokerMember, after: str) -> tuple[list[list[Cell]], str | None]:
         position = int(after or 0) - 1
         fields: dict[str, object] = {"after": position, "count": PAGE_SIZE, "topic": query.topic}
-        view: JsonObject = await call.session.admin.view(member.address, LIST_VIEW, **fields)
+        view: JsonObject = await call.session.admin.view(
+            member.address, SCHEDULES_LIST_VIEW, **fields
+        )
         rows = [_schedule_row(schedule, member.name) for schedule in view["schedules"]]
         return rows, None if view["after"] < 0 else f"{view['after'] + 1}"
 

@@ -13,9 +13,9 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import of_members
 from duemq.http.endpoints import JsonObject
+from duemq.net.view_names import LEVELS_VIEW
 from duemq_common.topics import SCHEDULE_TOPIC
 
-LEVELS_VIEW: Final = "schedule_service.levels"
 PROGRESS_PREFIX: Final = "scheduleMessageOffset_"  # of brokerStatus: delivered,end
 COLUMNS: Final = (
     "broker",

@@ -12,9 +12,9 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
+from duemq.net.view_names import OPERATORS_VIEW
 from duemq_common.codes import RequestCode, ResponseCode
 
-AUDIT_VIEW: Final = "accounts.audit"
 PAGE_SIZE: Final = 100
 COLUMNS: Final = ("at", "user", "from", "request", "on", "action", "result", "reason", "broker")
 REQUESTS: Final = {int(code): code.name.lower().replace("_", " ") for code in RequestCode}
@@ -28,7 +28,7 @@ async def operators(call: PageCall) -> PageContent:
     async def part(member: BrokerMember, before: str) -> tuple[list[list[Cell]], str | None]:
         fields = {"before": before, "count": PAGE_SIZE}
         try:
-            view = await call.session.admin.view(member.address, AUDIT_VIEW, **fields)
+            view = await call.session.admin.view(member.address, OPERATORS_VIEW, **fields)
         except Refused as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:  # there is no such view
                 raise Refused(error.code, NO_ACCOUNTS, member.address) from error

@@ -12,11 +12,9 @@ from duemq.console.call import PageCall
 from duemq.console.pages.axis import axis_charts, axis_data, window_of
 from duemq.http.broker_states import BrokerState, views
 from duemq.http.endpoints import JsonValue
+from duemq.net.view_names import LEVELS_VIEW, REPLICATION_VIEW, TIMERS_VIEW
 from duemq_common.clock import SystemClock
 
-TIMERS_VIEW: Final = "timer_store.summary"
-LEVELS_VIEW: Final = "schedule_service.levels"
-REPLICA_VIEW: Final = "replication"
 HOTTEST: Final = 5
 CAPACITY_MAX: Final = 1_000_000_000
 
@@ -70,7 +68,7 @@ async def overview(call: PageCall) -> PageContent:
     timers, levels, replicas = await asyncio.gather(
         views(call.session, masters, TIMERS_VIEW, form=TimersPart),
         views(call.session, masters, LEVELS_VIEW, form=LevelsPart),
-        views(call.session, members, REPLICA_VIEW),
+        views(call.session, members, REPLICATION_VIEW),
     )
     now_ms = _now_ms(timers)
     window = window_of(call.query.get("span", "1h"), call.number("at", now_ms))

@@ -8,8 +8,8 @@ from duemq.console.blocks import Cell, Key, PageContent, Table
 from duemq.console.call import PageCall
 from duemq.http.broker_states import BrokerState, views
 from duemq.http.endpoints import JsonObject
+from duemq.net.view_names import REPLICATION_VIEW
 
-REPLICA_VIEW: Final = "replication"
 MEMBERS: Final = (
     "broker",
     "member_id",
@@ -29,7 +29,7 @@ REASONS: Final = ("groupFailure", "refusal", "failure")
 
 async def replicas(call: PageCall) -> PageContent:
     """Return every member of every broker group."""
-    states = await views(call.session, await call.session.members(), REPLICA_VIEW)
+    states = await views(call.session, await call.session.members(), REPLICATION_VIEW)
     blocks = [
         _table("nav.replicas", MEMBERS, [_member_row(state) for state in states]),
         _table(

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
-from duemq.cli.replicas import UNKNOWN, VIEW
+from duemq.cli.replicas import UNKNOWN
 from duemq.client import Admin
+from duemq.net.view_names import REPLICATION_VIEW
 from duemq_common.errors import DueMQError
 from tests.support.failover_demo.controller import controller_command, fetch_jars
 from tests.support.failover_demo.group_load import Account, GroupLoad
@@ -73,7 +74,7 @@ class Group:
         """Return the replication state of a member; None if it does not respond."""
         if member.process.is_running:
             with suppress(ConnectionError, DueMQError):
-                view: View = await self._admin.view(member.address, VIEW)
+                view: View = await self._admin.view(member.address, REPLICATION_VIEW)
                 return view
         return None
 
