@@ -161,7 +161,7 @@ class ClientAdminProcessor:
             record = self._store.read_queued(offset)
             check_readable(record.topic)
             self._records.check_record(request, record.topic, Action.SUB, Action.GET)
-            return bytes(self._store.recordbytes_of(offset, record.total_size))
+            return bytes(self._store.record_bytes(offset, record.total_size))
         except (ValueError, RecordUnreadable) as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"no message {offset_id}: {fault}"

@@ -10,7 +10,8 @@ import pytest
 
 from duemq.net import codec
 from duemq.net.connection import Connection
-from duemq.net.dispatcher import OPAQUE_MASK, Calls, Dispatcher
+from duemq.net.dispatcher import Calls, Dispatcher
+from duemq.net.layout import OPAQUE_MASK
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory import ReceiveBuffer
 from duemq_common.errors import RequestError
