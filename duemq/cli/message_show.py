@@ -17,7 +17,7 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
 from duemq.client.admin.messages import MessageHistories
-from duemq_common.histories import MessageHistory
+from duemq_common.bodies.histories import MessageHistory
 
 COLUMNS: Final = ("event", "at (UTC)", "due (UTC)", "#log offset", "place", "remark")
 OPTIONAL: Final = ("remark", "place", "#log offset")

@@ -28,7 +28,7 @@ from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
 from duemq.net.view_names import LEVELS_LIST_VIEW, TIMERS_LIST_VIEW
-from duemq_common.histories import MessageHistory
+from duemq_common.bodies.histories import MessageHistory
 from duemq_common.topics import REVIVE_PREFIX
 
 LIST_VIEWS: Final = {

@@ -14,14 +14,14 @@ import msgspec
 
 from duemq.net import fields
 from duemq.registry.internal_topics import check_readable
-from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.copies import (
+from duemq_common.bodies.copies import (
     COPIES_MAX,
     KEYS_MAX,
     NAME_CHARS_MAX,
     CopiesRequest,
     CopiesResponse,
 )
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
 from message_store.index.key_search import HIT_UNIQUE, search

@@ -27,9 +27,9 @@ from duemq.messages.message_history import (
     chains,
     history_of,
 )
+from duemq_common.bodies.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
-from duemq_common.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.request import Request, RequestHandler, Response
 from duemq_common.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from message_store.index.key_search import frames, search

@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from delayed_delivery.pending import Verdict
-from duemq_common.histories import HistoryStep, MessageHistory, OpenPop
+from duemq_common.bodies.histories import HistoryStep, MessageHistory, OpenPop
 from duemq_common.topics import (
     CHECK_MAX_TIME_TOPIC,
     DECISION_TOPIC,

@@ -23,8 +23,8 @@ from duemq.pop.checkpoints import Key, PopCheckpoint, RecordError, parse_revive_
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, revive_topic
 from duemq.pop.order_info import OrderTable
 from duemq.registry.managers import Identity
+from duemq_common.bodies.histories import OpenPop
 from duemq_common.errors import StoreError
-from duemq_common.histories import OpenPop
 from duemq_common.text import java_hash
 from duemq_common.topics import TIMER_TOPIC
 from message_store.layout import Rows

@@ -10,8 +10,8 @@ import msgspec
 
 from duemq.client.admin.messages import MessagesAdmin
 from duemq.client.routes import TopicRoute
+from duemq_common.bodies.copies import KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.copies import KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.request import bytes_of
 
 SEARCH_TIMEOUT_S: Final = 30.0

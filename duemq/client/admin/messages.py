@@ -18,8 +18,13 @@ from duemq.client.admin.cluster import BrokerMember, parsed
 from duemq.client.admin.groups import GroupsAdmin
 from duemq.client.errors import NoRoute, Unsupported
 from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
+from duemq_common.bodies.histories import (
+    HistoryRequest,
+    HistoryResponse,
+    HistoryStep,
+    MessageHistory,
+)
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.histories import HistoryRequest, HistoryResponse, HistoryStep, MessageHistory
 from duemq_common.request import bytes_of
 from duemq_common.topics import PENDING_TOPICS
 from message_store.log.offset_id import decode_offset_id, encode_offset_id

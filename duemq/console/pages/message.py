@@ -17,7 +17,7 @@ from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import message_link, time_field
 from duemq.http.broker_states import of_members
 from duemq.http.problems import Problem
-from duemq_common.histories import HistoryStep, MessageHistory, OpenPop
+from duemq_common.bodies.histories import HistoryStep, MessageHistory, OpenPop
 
 BODY_CHARS_MAX: Final = 10_000
 STEP_COLUMNS: Final = ("event", "at", "due", "log_offset", "position", "remark")

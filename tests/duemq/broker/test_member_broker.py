@@ -60,7 +60,7 @@ def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_lo
         assert replica is not master
         assert any(f"the log ends at {synced} now (" in line for line in caplog.messages)
         kept = [line for line in caplog.messages if f"truncated to {synced}; " in line]
-        assert [str(tmp_path / "truncated") in line for line in kept] == [True]
+        assert [str(tmp_path / "store" / "truncated") in line for line in kept] == [True]
         assert (replica.store.max_offset, member.store_failed) == (synced, False)
         member.runner.stop()
         assert await run == ""

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from duemq.auth.signature import Credentials
+from duemq_common.bodies.copies import COPIES_MAX, KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.copies import COPIES_MAX, KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.request import Response
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.running_broker import BrokerClient, connected, running, small

@@ -1,0 +1,1 @@
+"""Bodies of requests of DueMQ that the client and the broker share."""
