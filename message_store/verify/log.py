@@ -45,12 +45,10 @@ class QueueCount:
 
     Attributes:
         records: Records since the queue offsets last began at 0 (after the topic was deleted).
-        superseded: Records before.
         start: Log offset of the first of `records`.
     """
 
     records: int = 0
-    superseded: int = 0
     start: int = 0
     last_number: int = -1
 
@@ -315,10 +313,8 @@ def _count_queue(count: QueueCount, rows: Rows) -> None:
     numbers = rows["queue_offset"]
     again = np.flatnonzero(numbers <= np.concatenate([[count.last_number], numbers[:-1]]))
     if again.size:
-        last = int(again[-1])
-        count.superseded += count.records + last
         count.records = 0
-        rows = rows[last:]
+        rows = rows[int(again[-1]) :]
     if not count.records:
         count.start = int(rows[0]["phys_offset"])
     count.records += int(rows.size)
