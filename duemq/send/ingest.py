@@ -75,7 +75,7 @@ class Ingest:
         topics: TopicTable,
         sender: SendProcessor,
         settings: SendSettings,
-        meter: RpcMeter | None = None,
+        meter: RpcMeter,
         *,
         access: SendAccess | None = None,
         time_s: Callable[[], float] | None = None,

@@ -142,7 +142,7 @@ class SendResponses:
         topics: TopicTable,
         settings: SendSettings,
         on_release: Callable[[], None],
-        meter: RpcMeter | None = None,
+        meter: RpcMeter,
         *,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -153,7 +153,7 @@ class SendResponses:
         self._put_responses: Callable[..., tuple[int, int]] | None = None
         self._on_release, self._meter = on_release, meter
         self._failed = Notices(log, logging.ERROR)
-        self._now_ms = None if meter is None else meter.clock.now_ms
+        self._now_ms = meter.clock.now_ms
         self._since_ms = 0  # start of the turn
         self._unconfirmed_tasks: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
@@ -170,8 +170,7 @@ class SendResponses:
 
     def begin(self) -> None:
         """Begin a turn; the latency of its sends is measured from now."""
-        if self._now_ms is not None:
-            self._since_ms = self._now_ms()
+        self._since_ms = self._now_ms()
 
     def allocate(self, rows_max: int) -> None:
         """Allocate space for the responses of `rows_max` rows."""
@@ -199,8 +198,7 @@ class SendResponses:
         """
         if not self._settings.confirmed:
             _write(self._stored(batch, wire, connections, WAIT_ANY))
-            if self._meter is not None:
-                self._meter.sends(batch.count, self._refused_count, self._since_ms)
+            self._meter.sends(batch.count, self._refused_count, self._since_ms)
         else:
             _write(self._stored(batch, wire, connections, WAIT_NO))
             self._send_when_confirmed(self._stored(batch, wire, connections, WAIT_YES), batch.count)
@@ -351,8 +349,7 @@ class SendResponses:
         self, end_offset: int, output: Output, measured: tuple[int, int, int]
     ) -> None:
         missing = await self._store.wait_confirmed(end_offset)
-        if self._meter is not None:
-            self._meter.sends(*measured)
+        self._meter.sends(*measured)
         if missing:
             output = [(to, unconfirmed_frames(data, missing)) for to, data in output]
         _write(output)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from duemq.configuration.config import BrokerConfig
 from duemq.net import codec
+from duemq.net.meters import RpcMeter
 from duemq.registry.groups import GroupConfig
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
@@ -155,8 +156,14 @@ class SendPath:
             confirmed=confirmed,
             broker_name="broker-a",
         )
+        self.meter = RpcMeter(self.clock)
         self.ingest = Ingest(
-            self.path, self.table, self.sender, self.settings, time_s=self.clock.monotonic_s
+            self.path,
+            self.table,
+            self.sender,
+            self.settings,
+            self.meter,
+            time_s=self.clock.monotonic_s,
         )
 
 

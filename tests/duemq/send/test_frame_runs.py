@@ -90,6 +90,7 @@ async def serve(
         front.table,
         front.sender,
         front.settings,
+        front.meter,
         time_s=lambda: runs.now_s,
         batched=runs,
     )

@@ -90,7 +90,9 @@ def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
     async def main() -> None:
         front = SendPath()
         access = Refusing()
-        front.ingest = Ingest(front.path, front.table, front.sender, front.settings, access=access)
+        front.ingest = Ingest(
+            front.path, front.table, front.sender, front.settings, front.meter, access=access
+        )
         async with Bench(front) as peer:
             peer.send(way(1))
             peer.send(way(2, topic="TBW102"))

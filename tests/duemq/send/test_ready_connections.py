@@ -42,6 +42,7 @@ class ReadyRig:
             self.front.table,
             self.front.sender,
             self.front.settings,
+            self.front.meter,
             time_s=self._time_s,
         )
         self.dispatcher = Dispatcher({11: self._handle})

@@ -41,7 +41,12 @@ def test_many_requests_of_one_peer_do_not_delay_another_peer(run: Run) -> None:
     async def main() -> None:
         front, slow = SendPath(), Slow()
         ingest = Ingest(
-            front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
+            front.path,
+            front.table,
+            front.sender,
+            front.settings,
+            front.meter,
+            time_s=lambda: slow.now_s,
         )
         server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
         async with server:
@@ -84,7 +89,12 @@ def test_stop_handles_every_received_frame(run: Run) -> None:
     async def main() -> None:
         front, slow = SendPath(), Slow()
         ingest = Ingest(
-            front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
+            front.path,
+            front.table,
+            front.sender,
+            front.settings,
+            front.meter,
+            time_s=lambda: slow.now_s,
         )
         server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
         await server.start("127.0.0.1", 0)
@@ -169,7 +179,12 @@ def test_sends_that_python_decodes_end_a_turn_in_time(run: Run) -> None:
 
         front.sender.fill = slow
         ingest = Ingest(
-            front.path, front.table, front.sender, front.settings, time_s=lambda: now_s[0]
+            front.path,
+            front.table,
+            front.sender,
+            front.settings,
+            front.meter,
+            time_s=lambda: now_s[0],
         )
         server = RemotingServer(Dispatcher(), ingest, clock=FakeClock())
         async with server, AsyncExitStack() as stack:
