@@ -7,7 +7,6 @@ request --> login (cookie), role --> page(call) --> blocks --> template
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
@@ -82,25 +81,21 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """Handlers of the console.
-
-    Args:
-        now_s: Returns a monotonic time in seconds.
-    """
+    """Handlers of the console."""
 
     def __init__(
         self,
         admission: Admission,
         sessions: Sessions,
         *,
-        now_s: Callable[[], float] = time.monotonic,
         event_interval_s: float = EVENT_INTERVAL_S,
     ) -> None:
         self._admission, self._sessions = admission, sessions
-        self._logins = Logins(now_s)
+        clock = SystemClock()
+        self._logins = Logins(clock.monotonic_s)
         self._event_interval_s = event_interval_s
         self._events = 0
-        self._jobs = BulkJobs(SystemClock().now_ms, now_s)
+        self._jobs = BulkJobs(clock.now_ms, clock.monotonic_s)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the console."""

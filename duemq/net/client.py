@@ -50,14 +50,13 @@ class RemotingClient:
         address: str,
         handlers: Mapping[int, Handler] | None = None,
         *,
-        limits: RemotingLimits | None = None,
         sign: Callable[[Request], Request] | None = None,
         tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.address = address
         self._host, self._port = split_address(address)
         self._dispatcher = Dispatcher(handlers)
-        self._limits = limits or RemotingLimits()
+        self._limits = RemotingLimits()
         self._sign = sign
         self._tls = tls
         self._connection: Connection | None = None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from duemq_common.clock import Clock, SystemClock
+from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import PARTITION_BYTES, Finding, LogPlan, log_segments
@@ -74,7 +74,6 @@ def export_stores(
     *,
     accept_gap: bool = False,
     as_delta: bool = False,
-    clock: Clock | None = None,
 ) -> list[ExportedStep]:
     """Export the new records of stores; each store is committed by itself.
 
@@ -96,7 +95,7 @@ def export_stores(
             state, result = _export_store(out, state, broker, store, accept_gap=accept_gap)
             results.append(result)
         if as_delta or has_delta_logs(out):
-            write_delta_logs(out, (clock or SystemClock()).now_ms())
+            write_delta_logs(out, SystemClock().now_ms())
     return results
 
 
