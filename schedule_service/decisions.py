@@ -86,7 +86,7 @@ class _Split:
         self.pending: list[tuple[int, int, int]] = []
         self.ended: dict[int, int] = {}
 
-    def found(self) -> Found:
+    def decided(self) -> Found:
         """Return the pending records; names without any are `UNKNOWN`."""
         offsets, due_ms, name_index = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
         verdicts = np.full(self._names, Verdict.UNKNOWN, np.int8)
@@ -112,13 +112,13 @@ class PendingLevels:
         rows = frames(self._store, offsets)
         split = _Split(offsets.size)
         self._classify(rows, np.arange(offsets.size), split)
-        return await self._found(split)
+        return await self._with_verdicts(split)
 
     def pending_of(self, offsets: Offsets) -> Found:
         """Return the pending ones of some records."""
         split = _Split(1)
         self._classify(frames(self._store, offsets), np.zeros(offsets.size, np.int64), split)
-        return split.found()
+        return split.decided()
 
     def promised(self, offsets: Offsets) -> Offsets:
         """Return the due times of these records, -1 for records that are not level messages."""
@@ -151,7 +151,7 @@ class PendingLevels:
                 )
                 rows, name_index = rows[fits], name_index[fits]
             self._classify(rows, name_index, split)
-        messages = await self._found(split)
+        messages = await self._with_verdicts(split)
         _, firsts = np.unique(messages.offsets, return_index=True)  # found by two keys: listed once
         return Found(
             messages.offsets[firsts],
@@ -204,9 +204,9 @@ class PendingLevels:
             elif self._is_level(row) and not self._is_transferred(row):  # else a timer
                 split.ended[name] = int(row["phys_offset"])
 
-    async def _found(self, split: _Split) -> Found:
+    async def _with_verdicts(self, split: _Split) -> Found:
         """Return the pending records, and the verdicts of names without a pending record."""
-        messages = split.found()
+        messages = split.decided()
         left = {
             position: name
             for name, position in split.ended.items()

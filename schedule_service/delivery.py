@@ -81,7 +81,7 @@ class LevelService:
         size = max([LEVELS_MAX, *self.levels])
         self._last_due: npt.NDArray[np.int64] = np.full(size, -NEVER_MS, np.int64)
         self._track: Callable[..., tuple[int, int]] | None = None
-        self._place: npt.NDArray[np.int32] = np.zeros(size, np.int32)
+        self._row_of_queue: npt.NDArray[np.int32] = np.zeros(size, np.int32)
         self._added: npt.NDArray[np.int64] = np.zeros((size, 4), np.int64)
         self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, 3), np.int64)
         self.transfers = LevelTransfers(self.levels, queues, self.wake)
@@ -177,7 +177,7 @@ class LevelService:
                 0,
                 self._schedule,
                 self._last_due,
-                self._place,
+                self._row_of_queue,
                 self._added,
                 self._cuts,
             )
@@ -186,7 +186,7 @@ class LevelService:
             batch.count,
             self._schedule,
             self._last_due,
-            self._place,
+            self._row_of_queue,
             self._added,
             self._cuts,
         )

@@ -471,7 +471,7 @@ class _WheelCheck:
             for index in np.flatnonzero(whole & (slots["num"] > cursors["count"])).tolist():
                 self.report_count(slots[index], int(cursors[index]["count"]))
 
-    def at(self, slot: Row) -> int:
+    def position_of(self, slot: Row) -> int:
         return int(slot["tick"]) % layout.WHEEL_SLOTS * layout.SLOT_BYTES
 
     def report_slot(self, slot: Row, cursor: Row) -> None:
@@ -480,9 +480,9 @@ class _WheelCheck:
             f"the chain of slot {slot_ms} leads to timer log position {int(cursor['pos'])}, but "
             f"{FAULT_TEXTS[int(cursor['fault'])]}"
         )
-        self.report.add(self.summary.bad, "timer-chain", self.path, self.at(slot), text)
+        self.report.add(self.summary.bad, "timer-chain", self.path, self.position_of(slot), text)
 
     def report_count(self, slot: Row, pending: int) -> None:
         slot_ms = int(slot["tick"]) * self.summary.precision_ms
         text = f"slot {slot_ms} counts {int(slot['num'])} pending timers, {pending} are found"
-        self.report.add(self.summary.bad, "timer-count", self.path, self.at(slot), text)
+        self.report.add(self.summary.bad, "timer-count", self.path, self.position_of(slot), text)

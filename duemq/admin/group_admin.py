@@ -117,7 +117,7 @@ class GroupAdminProcessor:
     async def group(self, request: Request) -> Response:
         """Return one group, created if allowed: a proxy requests it before the first heartbeat."""
         name = fields.text(request, "group")
-        config = self._groups.find(name)
+        config = self._groups.find_or_create(name)
         if config is None:
             text = f"No group in this broker. group: {name}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)

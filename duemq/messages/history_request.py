@@ -101,7 +101,7 @@ class HistoryProcessor:
         groups = chains(records.records)
         if by_offset is not None:
             offset = by_offset.phys_offset
-            groups = [chain for chain in groups if any(one.at == offset for one in chain)]
+            groups = [chain for chain in groups if any(one.log_offset == offset for one in chain)]
         selected = [chain for chain in groups if query.topic in ("", history_of(chain).topic)]
         newest = selected[-MESSAGES_MAX:]
         pops_omitted = await self._set_pops([one for chain in newest for one in chain])
@@ -119,7 +119,7 @@ class HistoryProcessor:
             return False
         pops, omitted = await self._open_pops(readable)
         for one in records:
-            one.pops = pops.get(one.at, [])
+            one.pops = pops.get(one.log_offset, [])
         return omitted
 
     def _record_by_offset_id(self, name: str) -> Record | None:
@@ -187,7 +187,7 @@ class HistoryProcessor:
     async def _set_states(self, records: Sequence[HistoryRecord]) -> None:
         """Set due times, verdicts and `half_finished`, which the log does not contain."""
         scheduled = [one for one in records if one.record.topic in SCHEDULED_TOPICS]
-        offsets = np.array([one.at for one in scheduled], np.int64)
+        offsets = np.array([one.log_offset for one in scheduled], np.int64)
         for port in self._ports():
             due_ms = port.promised(offsets)
             try:
@@ -211,7 +211,7 @@ def _keep_newest_pending(scheduled: Sequence[HistoryRecord]) -> None:
     """
     superseded = {one.origin for one in scheduled if one.settles}
     for one in scheduled:
-        if one.verdict == Verdict.DONE and one.at in superseded:
+        if one.verdict == Verdict.DONE and one.log_offset in superseded:
             one.verdict = Verdict.UNKNOWN
 
 
@@ -294,7 +294,7 @@ class _Records:
         settled = {one.origin for one in self.records}
         for one in self.records:
             is_scheduled = one.record.topic in SCHEDULED_TOPICS
-            if is_scheduled and one.verdict != Verdict.DONE and one.at not in settled:
+            if is_scheduled and one.verdict != Verdict.DONE and one.log_offset not in settled:
                 self._add_delivery(one)
 
     def _add_delivery(self, scheduled: HistoryRecord) -> None:
@@ -311,7 +311,7 @@ class _Records:
             if not units.size:
                 return
             rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
-            is_delivery = rows["prepared_offset"] == origin_of(scheduled.at)
+            is_delivery = rows["prepared_offset"] == origin_of(scheduled.log_offset)
             for offset in rows["phys_offset"][is_delivery].tolist():
                 self._read(int(offset))
                 return

@@ -108,7 +108,7 @@ class HistoryRecord(Struct):
     pops: list[OpenPop] = field(default_factory=list)
 
     @property
-    def at(self) -> int:
+    def log_offset(self) -> int:
         """Log offset of the record."""
         return self.record.phys_offset
 
@@ -139,29 +139,29 @@ def chains(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
         return name
 
     timers: dict[str, int] = {}  # log offset of the newest timer by unique key
-    for one in sorted(records, key=lambda one: one.at):
+    for one in sorted(records, key=lambda one: one.log_offset):
         record = one.record
         if one.origin is not None:
-            parent[root(one.at)] = root(one.origin)
+            parent[root(one.log_offset)] = root(one.origin)
         if unique := record.properties.get("UNIQ_KEY"):
             if _is_marker(record) and not one.settles and unique in timers:
-                parent[root(one.at)] = root(timers[unique])
+                parent[root(one.log_offset)] = root(timers[unique])
             elif record.topic == TIMER_TOPIC:
-                timers[unique] = one.at
+                timers[unique] = one.log_offset
             has_own_born_time = record.topic in (DECISION_TOPIC, QUARANTINE_TOPIC) or _is_marker(
                 record
             )
             if not has_own_born_time:  # such records are linked by origin
-                parent[root(one.at)] = root((unique, record.born_ms))
+                parent[root(one.log_offset)] = root((unique, record.born_ms))
     groups: dict[object, list[HistoryRecord]] = {}
-    for one in sorted(records, key=lambda one: one.at):
-        groups.setdefault(root(one.at), []).append(one)
-    return sorted(groups.values(), key=lambda chain: chain[-1].at)
+    for one in sorted(records, key=lambda one: one.log_offset):
+        groups.setdefault(root(one.log_offset), []).append(one)
+    return sorted(groups.values(), key=lambda chain: chain[-1].log_offset)
 
 
 def history_of(chain: Sequence[HistoryRecord]) -> MessageHistory:
     """Return the history of one message from its records in log order."""
-    by_offset = {one.at: one for one in chain}
+    by_offset = {one.log_offset: one for one in chain}
     events = [event_of(one, by_offset) for one in chain]
     due_times = [
         one.due_ms
@@ -238,7 +238,8 @@ def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> HistoryE
         is_early = due_ms is not None and record.store_ms < due_ms
         return HistoryEvent.FIRED if is_early else HistoryEvent.DELIVERED
     if any(
-        other.record.topic in SCHEDULED_TOPICS and other.at < one.at for other in chain.values()
+        other.record.topic in SCHEDULED_TOPICS and other.log_offset < one.log_offset
+        for other in chain.values()
     ):
         return HistoryEvent.DELIVERED  # deliveries of an Apache broker name no origin
     return HistoryEvent.COMMITTED if one.origin is not None else HistoryEvent.STORED
@@ -323,7 +324,7 @@ def _step(one: HistoryRecord, event: HistoryEvent, first: Record) -> HistoryStep
         detail = f"level {record.queue_id + 1}"
     return HistoryStep(
         event=event,
-        commit_log_offset=one.at,
+        commit_log_offset=one.log_offset,
         topic=record.topic,
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,

@@ -145,7 +145,7 @@ class AssignmentProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self._topics.find(topic) is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if self._groups.find(group) is None:
+        if self._groups.find_or_create(group) is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )

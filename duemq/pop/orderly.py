@@ -43,7 +43,7 @@ class Orderly:
         self._store, self._long_polls, self._clock = store, long_polls, clock
         self.table = OrderTable(
             ConfigFile(store.config_path(FILE_NAME)),
-            lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
+            lambda topic, group: topics.find(topic) is not None and groups.find(group) is not None,
         )
         self._free_ms: dict[GroupQueue, int] = {}  # end of the block, by blocked queue
         self._times: list[tuple[int, int, GroupQueue]] = []  # heap of (free time, serial, queue)

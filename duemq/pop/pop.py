@@ -138,7 +138,7 @@ class PopProcessor:
             return self._empty_response(arguments, is_full=popped is None)
         if not arguments.is_orderly:
             await self._revive_log.confirm("the messages were popped")
-        return self.found(arguments, popped)
+        return self.popped_response(arguments, popped)
 
     async def _take_when_any(
         self, request: Request, arguments: PopRequest
@@ -302,7 +302,7 @@ class PopProcessor:
             self._offsets.move_back(result.queue, result.messages.start, result.messages.end)
         self._queues.messages_left(arguments.target)
 
-    def found(self, arguments: PopRequest, popped: PopResult) -> Response:
+    def popped_response(self, arguments: PopRequest, popped: PopResult) -> Response:
         """Return the response with the messages of a pop whose checkpoints are confirmed."""
         body, target = self._bodies(arguments, popped), arguments.target
         if not arguments.is_orderly:

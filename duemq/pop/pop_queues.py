@@ -127,7 +127,7 @@ class PopQueues:
 
     def _check_group(self, name: str, topic: str) -> None:
         check_name(retry_topic(topic, name))
-        group = self._groups.find(name)
+        group = self._groups.find_or_create(name)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -196,7 +196,7 @@ class PopQueues:
         """
         if topic is None or message_type(topic.attributes) != PRIORITY_TYPE:
             return False
-        config = self._groups.find(group)
+        config = self._groups.find_or_create(group)
         return config is not None and turn % TURNS < priority_factor(config.attributes)
 
     def _by_priority(self, topic: TopicConfig) -> Sequence[tuple[str, int]]:

@@ -343,7 +343,7 @@ class PopTurns:
         if unconfirmed is not None:
             return Response(unconfirmed.code, unconfirmed.remark)
         try:
-            return self._processor.found(pop.arguments, pop.popped)
+            return self._processor.popped_response(pop.arguments, pop.popped)
         except Exception as error:
             return refusal(error, pop.request, self._failed)
 

@@ -75,7 +75,7 @@ class OffsetProcessor:
         offset = fields.long(request, "commitOffset")
         check_group(group)
         check_readable(topic)
-        if self._groups.known(group) is None:
+        if self._groups.find(group) is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
             )

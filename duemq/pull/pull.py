@@ -280,7 +280,7 @@ class PullProcessor:
         return self._group(pull.group), self._topic(pull, resumed=resumed)
 
     def _group(self, name: str) -> GroupConfig:
-        group = self._groups.find(name)
+        group = self._groups.find_or_create(name)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

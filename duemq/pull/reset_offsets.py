@@ -84,7 +84,7 @@ class ResetProcessor:
         topic = self._topics.find(topic_name)
         if topic is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic_name} does not exist")
-        if self._groups.known(group) is None:
+        if self._groups.find(group) is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
             )

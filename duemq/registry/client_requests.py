@@ -198,7 +198,7 @@ class ClientProcessor:
         for part in _pieces(heartbeat):
             retry_topics = []
             for entry in part.consumers:
-                group = self._groups.find(entry.group)
+                group = self._groups.find_or_create(entry.group)
                 if group is None or group.retry_queues <= 0:
                     continue
                 name = RETRY_PREFIX + entry.group
@@ -216,7 +216,7 @@ class ClientProcessor:
         if not self._config().notify_consumer_change:
             return
         for change in changes:
-            group = self._groups.find(change.group)
+            group = self._groups.find_or_create(change.group)
             if change.broadcasting or (group is not None and not group.notify_changed):
                 continue
             for peer in change.peers:

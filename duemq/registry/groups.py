@@ -229,11 +229,11 @@ class GroupManager(StoredTable[GroupConfig]):
 
     # -- queries ------------------------------------------------------------------------------
 
-    def known(self, name: str) -> GroupConfig | None:
+    def find(self, name: str) -> GroupConfig | None:
         """Return an existing group, or None."""
         return self._table.get(name)
 
-    def find(self, name: str) -> GroupConfig | None:
+    def find_or_create(self, name: str) -> GroupConfig | None:
         """Return a group, created if necessary and allowed; None if it is not allowed.
 
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig

@@ -50,7 +50,7 @@ class SharedRetries:
         for group, topic in owners(retry_topic):
             if (group, topic) == own:
                 continue
-            if self._groups.known(group) and (not topic or self._topics.find(topic)):
+            if self._groups.find(group) and (not topic or self._topics.find(topic)):
                 self._records.check_record(request, RETRY_PREFIX + group, Action.SUB)
                 if topic:
                     self._records.check_record(request, topic, Action.SUB)

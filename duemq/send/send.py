@@ -331,7 +331,7 @@ class SendProcessor:
             RequestError: The consumer group is unknown.
         """
         name = send.header.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
+        group = self._groups.find_or_create(name)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -151,7 +151,7 @@ class SendBackProcessor:
             raise not_confirmed("the message was sent back", missing)
 
     def _group(self, name: str) -> GroupConfig:
-        group = self._groups.find(name)
+        group = self._groups.find_or_create(name)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"

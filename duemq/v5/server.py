@@ -78,14 +78,20 @@ class V5Server:
         self._service = MessagingService(
             requests,
             self.clients,
-            RouteCalls(requests, topics.find, groups.find, cluster),
+            RouteCalls(requests, topics.find, groups.find_or_create, cluster),
             send_calls,
             ReceiveCalls(
-                requests, self._acks, topics.find, groups.find, identity.broker_name, clock, config
+                requests,
+                self._acks,
+                topics.find,
+                groups.find_or_create,
+                identity.broker_name,
+                clock,
+                config,
             ),
             self._acks,
             self._transactions,
-            ClientCalls(requests, self.clients, groups.find, config),
+            ClientCalls(requests, self.clients, groups.find_or_create, config),
             turns,
         )
         self._stopped = asyncio.Event()

@@ -65,7 +65,7 @@ class QueueSet:
             topic_index = self.topics.add(topic_path.name)
             for path in sorted(topic_path.iterdir()):
                 if is_directory(path) and is_queue_id(path.name):
-                    queue = self.at(self.topics.slot(topic_index, int(path.name), create=True))
+                    queue = self.of_slot(self.topics.slot(topic_index, int(path.name), create=True))
                     self._load(queue, f"{topic_path.name}/{path.name}")
         self.number_slots()
 
@@ -115,7 +115,7 @@ class QueueSet:
         for slot, queue in enumerate(self._by_slot):
             self.topics.set_next_offset(slot, queue.max_offset)
 
-    def at(self, slot: int) -> ConsumeQueue:
+    def of_slot(self, slot: int) -> ConsumeQueue:
         """Return the queue of a slot."""
         while len(self._by_slot) <= slot:
             topic_index, queue_id = self.topics.queue_of(len(self._by_slot))
@@ -138,12 +138,12 @@ class QueueSet:
                 self.topics.slot(topic_index, queue_id) if min(topic_index, queue_id) >= 0 else -1
             )
             if slot >= 0:
-                queue = self._by_name[topic, queue_id] = self.at(slot)
+                queue = self._by_name[topic, queue_id] = self.of_slot(slot)
         return queue
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, by slot."""
-        return [self.at(slot) for slot in range(self.topics.queue_count)]
+        return [self.of_slot(slot) for slot in range(self.topics.queue_count)]
 
     def append(
         self,
@@ -176,7 +176,7 @@ class QueueSet:
             block = data[start * UNIT_BYTES : stop * UNIT_BYTES]
             if slots is not None:
                 slots[slot] = None
-            queue = self.at(slot)
+            queue = self.of_slot(slot)
             if queue.dispatchers and of_topics is not None:
                 of_topics.update(dict.fromkeys(queue.dispatchers))
             if failure is None and not self._backlog:
@@ -207,7 +207,7 @@ class QueueSet:
         """
         while self._backlog:
             slot, first_offset, block = self._backlog[0]
-            self.at(slot).write(first_offset, memoryview(block))
+            self.of_slot(slot).write(first_offset, memoryview(block))
             self._backlog.pop(0)
 
     def _grow(self, count: int) -> None:
@@ -251,7 +251,7 @@ class QueueSet:
         slots = self._slots_of(name)
         self._backlog = [block for block in self._backlog if block[0] not in slots]
         for slot in slots:
-            self.at(slot).forget()
+            self.of_slot(slot).forget()
             self.topics.set_next_offset(slot, 0)
         self.deletions.add(name, log_end)
         return detached

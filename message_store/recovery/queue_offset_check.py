@@ -138,7 +138,7 @@ class QueueOffsetCheck(Struct):
 
     def _queue_of(self, row: Row) -> ConsumeQueue:
         index, queue_id = int(row["topic_index"]), int(row["queue_id"])
-        return self.queues.at(self.queues.topics.slot(index, queue_id, create=True))
+        return self.queues.of_slot(self.queues.topics.slot(index, queue_id, create=True))
 
     def _group_of(self, row: Row) -> int:
         return int(row["topic_index"]) << 32 | int(row["queue_id"])

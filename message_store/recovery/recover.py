@@ -371,7 +371,7 @@ def dispatch(
             continue
         row = rows[first]
         slot = queues.topics.slot(int(row["topic_index"]), int(row["queue_id"]), create=True)
-        queue = queues.at(slot)
+        queue = queues.of_slot(slot)
         gaps += int(row["queue_offset"]) > queue.max_offset
         queue.write(int(row["queue_offset"]), memoryview(units[first:end].tobytes()))
     return int(rows.size), gaps

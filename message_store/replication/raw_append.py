@@ -223,7 +223,7 @@ class RawAppender:
 
     def _is_gap(self, row: Row, slot: int) -> bool:
         """Return whether the queue offsets before a record may be those of lost messages."""
-        queue = self._queues.at(slot)
+        queue = self._queues.of_slot(slot)
         missing = int(row["queue_offset"]) - self._queues.topics.next_offset(slot)
         if missing < 0:
             return False

@@ -80,7 +80,7 @@ def test_a_promoted_replica_knows_topics_and_groups_without_a_copy(tmp_path: Pat
                     assert (await client.call(code, fields)).code == 0
                 await create(client, "Again", 2)
                 assert (await client.send("Late", b"due", DELAY="1")).code == 0
-                master.parts.groups.find("used")
+                master.parts.groups.find_or_create("used")
                 await master.parts.groups.update([GroupConfig(name="set", retry_times_max=3)])
                 assert runner.broker is not None
                 replica = runner.broker.store
@@ -110,7 +110,7 @@ def test_a_kill_between_a_change_and_the_file_loses_nothing(tmp_path: Path) -> N
             shutil.copytree(config, tmp_path / "before")
             await create(client, "After", 7)
             await create(client, "Before", 2)
-            broker.parts.groups.find("used")
+            broker.parts.groups.find_or_create("used")
             expected = tables_of(broker)
             shutil.copytree(broker.store.root, tmp_path / "killed" / "store")
         for name in ("topics.json", "subscriptionGroup.json"):
@@ -125,7 +125,7 @@ def test_a_broker_without_replicas_writes_no_journal(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(small(tmp_path)) as (broker, client):
             await create(client, "T", 1)
-            broker.parts.groups.find("used")
+            broker.parts.groups.find_or_create("used")
             await broker.parts.append_snapshots()
             assert broker.store.max_offset == 0
 
@@ -144,8 +144,8 @@ def test_a_master_that_may_not_append_changes_no_topic(tmp_path: Path) -> None:
                 assert response.code == (14 if name == "T" else 0)
                 response = await client.send("New", b"x")
                 assert response.code == 14
-            assert broker.parts.groups.find("used") == GroupConfig(name="used")
-            assert broker.parts.groups.known("used") is None
+            assert broker.parts.groups.find_or_create("used") == GroupConfig(name="used")
+            assert broker.parts.groups.find("used") is None
             assert broker.parts.topics.find("T") == TopicConfig(
                 name="T", read_queues=1, write_queues=1
             )

@@ -283,17 +283,17 @@ def test_killed_between_the_queues(
     for number in range(6):
         put_round(store, number)
     left = queues_written
-    at = QueueSet.at
+    of_slot = QueueSet.of_slot
 
     def some(self: QueueSet, slot: int) -> ConsumeQueue:
         nonlocal left
         if left == 0:
             raise Dead
         left -= 1
-        return at(self, slot)
+        return of_slot(self, slot)
 
     with monkeypatch.context() as patch:
-        patch.setattr(QueueSet, "at", some)
+        patch.setattr(QueueSet, "of_slot", some)
         if queues_written < 3:
             with pytest.raises(Dead):
                 put_round(store, 6)

@@ -100,10 +100,10 @@ class FakeGroups(GroupManager):
         self.table = self._table = {group.name: group for group in groups}
         self.auto_create = auto_create
 
-    def known(self, name: str) -> GroupConfig | None:
+    def find(self, name: str) -> GroupConfig | None:
         return self.table.get(name)
 
-    def find(self, name: str) -> GroupConfig | None:
+    def find_or_create(self, name: str) -> GroupConfig | None:
         if self.auto_create:
             return self.table.setdefault(name, GroupConfig(name=name))
         return self.table.get(name)

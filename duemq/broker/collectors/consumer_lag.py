@@ -114,7 +114,7 @@ def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
             pairs.pop((group.name, topic), None)
             yield group.name, topic, pops
     for name, topic in pairs:  # without a heartbeat
-        if parts.groups.known(name) is not None:
+        if parts.groups.find(name) is not None:
             yield name, topic, True
 
 

@@ -262,7 +262,7 @@ class Reviver:
         targets: dict[int, str] = {}
         for position, checkpoint in due:
             name, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
-            if self._topics.find(name) is None or self._groups.find(group) is None:
+            if self._topics.find(name) is None or self._groups.find_or_create(group) is None:
                 self._log_removed(
                     "topic %s or group %s does not exist: its pops are not revived", name, group
                 )

@@ -31,7 +31,7 @@ def test_a_group_is_created_changed_and_deleted(broker: AdminBroker) -> None:
     assert (found["retryMaxTimes"], found["attributes"]) == (3, {})
     assert broker.see(201)["subscriptionGroupTable"]["G"] == found
     assert broker.call(207, groupName="G") == Response()
-    assert broker.groups.known("G") is None
+    assert broker.groups.find("G") is None
 
 
 def test_all_groups_with_their_version(broker: AdminBroker) -> None:
@@ -54,13 +54,13 @@ def test_groups_that_cannot_be(broker: AdminBroker, code: int, body: bytes) -> N
     with pytest.raises(RequestError) as refused:
         broker.call(code, body)
     assert refused.value.code in (1, 29)
-    assert broker.groups.known("G") is None
+    assert broker.groups.find("G") is None
 
 
 def test_a_group_is_created_when_it_is_asked_for(broker: AdminBroker) -> None:
     """Apache's gRPC proxy queries a group before the first heartbeat of its consumers."""
     assert broker.see(352, group="G")["groupName"] == "G"
-    assert broker.groups.known("G") is not None
+    assert broker.groups.find("G") is not None
     broker.groups.auto_create = False
     with pytest.raises(RequestError) as refused:
         broker.call(352, group="H")

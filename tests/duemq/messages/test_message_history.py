@@ -131,7 +131,7 @@ def test_events_state_and_due_time_of_records(
     records: list[HistoryRecord], events: list[HistoryEvent], state: HistoryState, due_ms: int
 ) -> None:
     [chain] = chains(records)
-    by_offset = {one.at: one for one in chain}
+    by_offset = {one.log_offset: one for one in chain}
     assert [event_of(one, by_offset) for one in chain] == events
     history = history_of(chain)
     assert (history.state, history.due_ms) == (state, due_ms)
@@ -150,4 +150,4 @@ def test_records_without_a_key_are_linked_by_origin() -> None:
         entry(2, "T", UNIQ_KEY=""),
         entry(6, "T", origin=1, UNIQ_KEY=""),
     ]
-    assert [[one.at for one in chain] for chain in chains(records)] == [[2], [1, 6]]
+    assert [[one.log_offset for one in chain] for chain in chains(records)] == [[2], [1, 6]]

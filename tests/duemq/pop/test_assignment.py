@@ -40,6 +40,8 @@ class NamedTable:
     def find(self, name: str) -> object | None:
         return name if name in self._names else None
 
+    find_or_create = find
+
     def members(self, group: str) -> list[str]:
         return ["m1", "m2", "m3"] if group == "g" else []
 

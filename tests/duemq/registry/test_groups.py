@@ -27,7 +27,7 @@ def manager(root: Path, *, auto_create: bool = True) -> GroupManager:
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_apaches_file_is_read(version: str, tmp_path: Path) -> None:
     groups = manager(copy_golden_store(f"apache-{version}-clean", tmp_path) / "config")
-    assert groups.known("golden_consumer") == GroupConfig(name="golden_consumer")
+    assert groups.find("golden_consumer") == GroupConfig(name="golden_consumer")
     assert groups.version.counter == 2
     assert {group.name for group in groups} == {*DEFAULT_GROUPS, "golden_consumer", "golden_pull"}
 
@@ -85,27 +85,27 @@ def test_a_file_that_cannot_be_used_stops_the_broker(tmp_path: Path, text: str) 
 )
 def test_use_creates_a_group(tmp_path: Path, name: str, auto_create: bool, created: bool) -> None:
     groups = manager(tmp_path, auto_create=auto_create)
+    assert (groups.find_or_create(name) is not None) is created
     assert (groups.find(name) is not None) is created
-    assert (groups.known(name) is not None) is created
 
 
 def test_groups_created_by_use_are_written_by_the_next_save(tmp_path: Path) -> None:
     groups = manager(tmp_path)
     groups.persist()
-    groups.find("g")
-    assert manager(tmp_path).known("g") is None
+    groups.find_or_create("g")
+    assert manager(tmp_path).find("g") is None
     asyncio.run(groups.save())
-    assert manager(tmp_path).known("g") == GroupConfig(name="g")
+    assert manager(tmp_path).find("g") == GroupConfig(name="g")
 
 
 def test_explicit_changes_are_written_at_once(tmp_path: Path) -> None:
     groups = manager(tmp_path)
     asyncio.run(groups.update([GroupConfig(name="g", retry_times_max=3)]))
-    again = manager(tmp_path).known("g")
+    again = manager(tmp_path).find("g")
     assert again == GroupConfig(name="g", retry_times_max=3)
     assert asyncio.run(groups.delete("g")) is True
     assert asyncio.run(groups.delete("g")) is False
-    assert manager(tmp_path).known("g") is None
+    assert manager(tmp_path).find("g") is None
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 121])
@@ -114,13 +114,13 @@ def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError) as refused:
         asyncio.run(groups.update([GroupConfig(name="good"), GroupConfig(name=name)]))
     assert refused.value.code == 29
-    assert groups.known("good") is None
+    assert groups.find("good") is None
 
 
 def test_every_change_is_a_new_version(tmp_path: Path) -> None:
     groups = manager(tmp_path)
-    groups.find("g")
-    groups.find("g")
+    groups.find_or_create("g")
+    groups.find_or_create("g")
     asyncio.run(groups.update([GroupConfig(name="h")]))
     asyncio.run(groups.delete("h"))
     assert groups.version.counter == 3
@@ -137,7 +137,7 @@ def test_a_refused_save_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
             asyncio.run(groups.save())
         with pytest.raises(RequestError, match="full"):
             asyncio.run(groups.update([GroupConfig(name="g")]))
-    assert groups.known("g") is None
+    assert groups.find("g") is None
     asyncio.run(groups.save())
     assert (tmp_path / "subscriptionGroup.json").exists()
 
@@ -148,23 +148,23 @@ def test_unknown_attributes_are_refused_with_code_1(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="there is no attribute") as refused:
         asyncio.run(groups.update([GroupConfig(name="g", attributes={"+priority": "50"})]))
     assert refused.value.code == 1
-    assert groups.known("g") is None
+    assert groups.find("g") is None
 
 
 @pytest.mark.finding("E8")
 def test_an_explicit_change_also_writes_groups_that_were_only_used(tmp_path: Path) -> None:
     groups = manager(tmp_path)
     groups.persist()
-    groups.find("used")
+    groups.find_or_create("used")
     asyncio.run(groups.update([GroupConfig(name="set")]))
-    groups.find("later")
+    groups.find_or_create("later")
     asyncio.run(groups.update([GroupConfig(name="set", retry_queues=2)]))
     again = manager(tmp_path)
-    assert [again.known(name) for name in ("used", "later")] == [
+    assert [again.find(name) for name in ("used", "later")] == [
         GroupConfig(name="used"),
         GroupConfig(name="later"),
     ]
-    assert again.known("set") == GroupConfig(name="set", retry_queues=2)
+    assert again.find("set") == GroupConfig(name="set", retry_queues=2)
     assert again.version == groups.version
 
 
@@ -175,6 +175,6 @@ def test_the_number_of_groups_is_bounded_by_its_key(tmp_path: Path) -> None:
     )
     groups.load()
     asyncio.run(groups.update([GroupConfig(name="a")]))
-    assert groups.find("b") is None
+    assert groups.find_or_create("b") is None
     with pytest.raises(RequestError, match="consumerGroupsMax=9"):
         asyncio.run(groups.update([GroupConfig(name="b")]))

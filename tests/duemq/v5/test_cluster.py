@@ -113,7 +113,7 @@ def test_an_orderly_group_is_assigned_each_queue_of_all_brokers(tmp_path: Path) 
         async with cluster(tmp_path) as brokers:
             for broker in brokers:
                 await typed_topic(broker, "T", "FIFO", queues=QUEUES)
-                group = broker.parts.groups.find("g")
+                group = broker.parts.groups.find_or_create("g")
                 assert group is not None
                 await broker.parts.groups.update([group.replace(orderly=True)])
             async with v5_caller(brokers[1].grpc_port) as caller:
