@@ -11,8 +11,6 @@ from delayed_delivery.quarantine import Reason
 from duemq_common.topics import HALF_TOPIC
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 
-LEVEL_KIND, TIMER_KIND = 1, 2  # `PutBatch.kinds`: messages with a level, with a timer property
-SCHEDULE_KIND: Final = 4  # with a property of recurring schedules
 QUEUE_DIGITS_MAX = 9
 ENTRY_END, NAME_END = b"\x02", b"\x01"
 LEVEL_NAME: Final = b"DELAY"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from delayed_delivery.redirected import SCHEDULE_KIND
+from delayed_delivery.kinds import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows, topic_of
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError

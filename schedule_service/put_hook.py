@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.redirected import LEVEL_KIND
+from delayed_delivery.kinds import LEVEL_KIND
 from duemq_common.codes import ResponseCode
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from delayed_delivery.kinds import TIMER_KIND
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from delayed_delivery.quarantine import NO_HOST
-from delayed_delivery.redirected import TIMER_KIND
 from delayed_delivery.shared_batches import SharedBatches
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
 from duemq.net.decisions import (

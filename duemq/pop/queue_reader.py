@@ -14,8 +14,8 @@ from delayed_delivery.redirected import without
 from duemq.pop.kernels.retries import DIGITS_MAX, OTHER_FORM, add_handles
 from duemq.pop.kernels.units import HAS_GAP, count_units
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from duemq.pull.pull_plan import (
-    BLANK_UNIT_SIZE,
     UNITS_LOOKED_AT_MAX,
     StoreLimits,
 )

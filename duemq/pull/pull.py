@@ -17,9 +17,9 @@ from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.dispatcher import Deferred, Handler, LaterResponse
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
-    BLANK_UNIT_SIZE,
     FOUND,
     NO_MATCH,
     PullOutcome,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from duemq.registry.subscriptions import Subscription
 from duemq_common.codes import ResponseCode
 from message_store.config import StoreConfig
@@ -24,7 +25,6 @@ from message_store.kernels.scan import readable_units
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-BLANK_UNIT_SIZE = 0x7FFF_FFFF  # size in units before the first message of a queue
 DISK_BYTES_MAX, DISK_COUNT_MAX = 65_536, 8
 UNITS_LOOKED_AT_MAX = 800  # units evaluated by one pull: maxFilterMessageSize / 20
 NO_MATCH = "NO_MATCHED_MESSAGE"

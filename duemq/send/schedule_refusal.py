@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from delayed_delivery.kinds import SCHEDULE_KIND
 from delayed_delivery.plugin import SystemTopic
-from delayed_delivery.redirected import SCHEDULE_KIND
 from delayed_delivery.schedule_rows import schedule_rows
 from duemq_common.codes import ResponseCode
 from duemq_common.topics import SCHEDULES_TOPIC

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.redirected import TIMER_KIND
+from delayed_delivery.kinds import TIMER_KIND
 from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duemq.pull.pull_plan import BLANK_UNIT_SIZE
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from message_store.kernels.kernel import kernel
 
 HAS_GAP = -1

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.redirected import LEVEL_KIND, TIMER_KIND
+from delayed_delivery.kinds import LEVEL_KIND, TIMER_KIND
 from duemq.net.layout import PREFIX_BYTES, WORD_BYTES
 from duemq.send.kernels.header import Spans, scan_header
 from duemq.send.kernels.properties import scan_properties

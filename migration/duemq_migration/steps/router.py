@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from delayed_delivery import ownership
+from delayed_delivery.kinds import LEVEL_KIND
 from delayed_delivery.ownership import JournalEntry, Route
 from delayed_delivery.ownership_projection import LevelProjection
-from delayed_delivery.redirected import LEVEL_KIND
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duemq_migration.kernels import route as kernels
 from message_store.layout import Rows

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from duemq.pull.pull_plan import (
-    BLANK_UNIT_SIZE,
     PullLimits,
     PullRequest,
     outcome_of_offset,

@@ -18,6 +18,7 @@ from message_store.kernels import folders, kernel_sources, module_of, sources_of
 from tests.support.extended import extended
 
 TOP = folders()["message_store"].parent
+SOURCES_MAX = 30
 GATHER = TOP / "timer_store" / "kernels" / "gather.py"
 REPORT = """
 import sys
@@ -124,6 +125,12 @@ def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def test_a_kernel_depends_on_few_files() -> None:
+    """Else it is compiled again after changes that do not concern it."""
+    counts = {module_of(path): len(sources_of(path)) for path in kernel_sources()}
+    assert {name: count for name, count in counts.items() if count > SOURCES_MAX} == {}
 
 
 def test_the_sources_of_a_kernel_are_its_imports() -> None:

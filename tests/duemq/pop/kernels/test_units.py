@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.pop.kernels.units import HAS_GAP, count_units
-from duemq.pull.pull_plan import BLANK_UNIT_SIZE
+from duemq.pull.layout import BLANK_UNIT_SIZE
 from message_store.layout import UNIT
 
 SIZES = st.integers(1, 50) | st.just(BLANK_UNIT_SIZE)
