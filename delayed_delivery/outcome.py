@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delayed_delivery.kernels.outcome import count_late, settle
-from delayed_delivery.quarantine import NOT_WRITABLE, Reason, Undeliverable, report
+from delayed_delivery.quarantine import Reason, Undeliverable, report
 from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
@@ -136,7 +136,7 @@ class Outcome:
 
     def refuse(self, batch: PutBatch, position: int) -> None:
         """Record that the store refused a row of a batch."""
-        self.refusal = batch.remarks.get(position, NOT_WRITABLE)
+        self.refusal = batch.refusal(position)
 
     def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
         """Return due times, store times and topics of the delivered units.

@@ -270,7 +270,7 @@ def append(store: MessageStore, record: OwnershipRecord, now_ms: int) -> Journal
     batch = put_own(store, OWNERSHIP_TOPIC, OWNERSHIP_QUEUE, body, now_ms=now_ms)
     row = batch.rows[0]
     if row["status"]:
-        raise OwnershipRefused(batch.remarks.get(0, "the store is not writable"))
+        raise OwnershipRefused(batch.refusal(0))
     queue_offset, phys_offset = int(row["queue_offset"]), int(row["phys_offset"])
     return JournalEntry(queue_offset, phys_offset, int(row["store_ms"]), record)
 

@@ -29,7 +29,6 @@ LOGGED_MAX: Final = 10  # maximum messages of one batch with a log line each
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_BYTES_MAX = 4_000
-NOT_WRITABLE: Final = "the store is not writable"
 
 
 class Reason(StrEnum):
@@ -132,7 +131,7 @@ def put_quarantined(
         store.put(batch)
         if batch.rows[0]["status"] != ResponseCode.MESSAGE_ILLEGAL:
             break
-    return batch.remarks.get(0, NOT_WRITABLE) if batch.rows[0]["status"] else ""
+    return batch.refusal(0) if batch.rows[0]["status"] else ""
 
 
 def _properties(item: Undeliverable) -> dict[str, str]:

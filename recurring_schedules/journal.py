@@ -85,5 +85,5 @@ def append(store: MessageStore, record: ScheduleRecord, now_ms: int) -> None:
     """
     batch = put_own(store, SCHEDULES_TOPIC, JOURNAL_QUEUE, encode(record), now_ms=now_ms)
     if batch.rows[0]["status"]:
-        reason = batch.remarks.get(0, "the store is not writable")
+        reason = batch.refusal(0)
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)

@@ -320,7 +320,7 @@ class ScheduleRequests:
         refused = np.flatnonzero(batch.filled["status"])
         if refused.size:
             first = int(refused[0])
-            text = batch.remarks.get(first, "the store is not writable")
+            text = batch.refusal(first)
             raise RequestError(
                 int(batch.rows[first]["status"]),
                 f"{refused.size} of {len(times)} occurrences were refused: {text}",

@@ -368,9 +368,7 @@ class PendingLevels:
             for index, row_index in enumerate(row_indexes):
                 if batch.rows[index]["status"]:
                     decided.verdicts[row_index] = Verdict.REFUSED
-                    decided.remarks[row_index] = batch.remarks.get(
-                        index, "the store is not writable"
-                    )
+                    decided.remarks[row_index] = batch.refusal(index)
                 else:
                     level = self._level_of(rows[row_index])
                     assert level is not None

@@ -96,7 +96,7 @@ def append(
     batch = put_own(store, LEVELS_TOPIC, QUEUE, body, now_ms=now_ms)
     if not batch.rows[0]["status"]:
         return ""
-    return str(batch.remarks.get(0, "the store is not writable"))
+    return batch.refusal(0)
 
 
 def advanced(saved: Saved, newest: LevelRecord | None, journal: Iterable[JournalEntry]) -> Saved:

@@ -81,7 +81,7 @@ class StoreLog:
         now_ms = self._clock.now_ms()
         batch = put_own(self._store, TABLES_TOPIC, queue_id, body, now_ms=now_ms)
         if batch.rows[0]["status"]:
-            reason = batch.remarks.get(0, "the store is not writable")
+            reason = batch.refusal(0)
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
 
     async def confirm(self) -> None:

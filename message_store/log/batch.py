@@ -204,6 +204,10 @@ class PutBatch:
         self.rows[index]["status"] = code
         self.remarks[index] = remark
 
+    def refusal(self, index: int) -> str:
+        """Return the reason why message `index`, whose `status` is not 0, was refused."""
+        return self.remarks.get(index, "the store is not writable")
+
     def refuse_together(self) -> None:
         """Refuse all rows of a group in `together` of which one is refused."""
         for first, count in self.together:

@@ -12,7 +12,7 @@ import pytest
 
 from delayed_delivery.deliverer import SingleDeliverer
 from delayed_delivery.outcome import NO_TOPIC, NOT_PUT, Outcome
-from delayed_delivery.quarantine import NOT_WRITABLE, Reason, Undeliverable
+from delayed_delivery.quarantine import Reason, Undeliverable
 from delayed_delivery.records import add_message, read_record
 from delayed_delivery.redirected import NoTarget
 from duemq_common.topics import QUARANTINE_TOPIC
@@ -145,7 +145,11 @@ def test_a_batch_is_settled_up_to_the_first_refused_row(store: MessageStore) -> 
     batch.rows["status"][2] = 14
     outcome.record(NOT_PUT, NO_TOPIC)
     assert outcome.record_batch(batch, {1: 7, 3: 8}) == 2
-    assert (outcome.done, outcome.delivered, outcome.refusal) == (3, 1, NOT_WRITABLE)
+    assert (outcome.done, outcome.delivered, outcome.refusal) == (
+        3,
+        1,
+        "the store is not writable",
+    )
     assert outcome.store_ms.tolist() == [NOT_PUT, int(batch.rows[0]["store_ms"]), NOT_PUT]
     assert outcome.topic_index.tolist() == [NO_TOPIC, store.topics.find("T"), 7]
 

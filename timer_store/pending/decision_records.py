@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from delayed_delivery.quarantine import NOT_WRITABLE
 from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
@@ -83,7 +82,7 @@ class DecidingRecords:
             failed = self._batch.filled["status"].reshape(-1, rows.size) != 0
             for index in np.flatnonzero(failed.all(axis=0)).tolist():
                 damaged = self._batch.rows[index]["status"] == kernels.UNREADABLE
-                reason = self._batch.remarks.get(index, NOT_WRITABLE)
+                reason = self._batch.refusal(index)
                 refused[first + index] = WHY_DAMAGED if damaged else reason
             first += int(rows.size)
         return refused

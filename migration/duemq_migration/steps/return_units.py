@@ -245,9 +245,7 @@ class RoutedReturn:
             (made["status"] > SKIPPED) & (made["status"] != ResponseCode.MESSAGE_ILLEGAL)
         )
         self._wake()
-        reason = (
-            batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""
-        )
+        reason = batch.refusal(int(refused[0])) if refused.size else ""
         return int(np.count_nonzero(stored)), reason
 
 
