@@ -21,7 +21,7 @@ from message_store import layout
 from message_store.config import SYNC_FLUSH, StoreConfig
 from message_store.hooks import TagsCodeRule
 from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
-from message_store.index.key_search import newest_in_tail
+from message_store.index.log_tail import newest_in_tail
 from message_store.kernels import scan
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
@@ -439,7 +439,9 @@ class StoreReader:
     ) -> list[int]:
         """Return log offsets indexed under topic and key, newest first."""
         self.index.catch_up()
-        tail = newest_in_tail(self, index_hash(f"{topic}#{key}"), CATCH_UP_BYTES_MAX)
+        tail = newest_in_tail(
+            self.log, self.index, index_hash(f"{topic}#{key}"), CATCH_UP_BYTES_MAX
+        )
         offsets: list[int] = []
         indexed = self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms)
         prefetch(self.log, np.array(indexed, np.int64), PAGE_BYTES)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +23,12 @@ from duemq_common.errors import StoreError
 from duemq_common.text import java_hash
 from message_store import layout
 from message_store.index.index_file import IndexFile
-from message_store.index.index_service import BATCH_KEYS, IndexService
-from message_store.kernels import index as index_kernels
+from message_store.index.log_tail import keys_of_log
 from message_store.kernels import keys as kernels
 from message_store.layout import Rows
-from message_store.log.commit_log import CommitLog, LogFile
-from message_store.log.frames import Chunk, read_past_damage
 from message_store.log.page_guard import PAGE_BYTES
 from message_store.log.prefetch import prefetch
-from message_store.queues.topic_table import TopicTable
+from message_store.reader import StoreReader
 
 Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) index of the key, (n,) log offset
@@ -45,14 +41,6 @@ RECORDS_MAX = 1_000_000  # maximum records found by one search; more is an error
 PAIRS_MIN, PAIRS_MAX = 1_024, 1 << 18
 ITEMS_PIECE = 1 << 18  # items of an index file that are read at a time in a thread
 HIT_UNIQUE, HIT_KEY = kernels.HIT_UNIQUE, kernels.HIT_KEY
-
-
-class IndexedLog(Protocol):
-    """Log with a key index, as a search needs it."""
-
-    log: CommitLog
-    index: IndexService
-    topics: TopicTable
 
 
 class Matches(Struct, frozen=True):
@@ -73,7 +61,7 @@ class _LongChain(Exception):
     """Signal: a key has more candidates than the event loop checks."""
 
 
-async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Return the records of some topics that have one of `keys` as UNIQ_KEY or among their KEYS.
 
     There is no await after the last read of the log, so the result is complete when it is returned.
@@ -92,7 +80,7 @@ async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) 
     return job.matches()
 
 
-def search_now(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+def search_now(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Do a `search` in the calling thread, for callers that cannot await.
 
     Raises:
@@ -111,7 +99,7 @@ class _Search:
         end: Log offset up to which the log was searched.
     """
 
-    def __init__(self, store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(self, store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> None:
         if not store.index.enabled:
             raise StoreError(
                 "messageIndexEnable is false: messages cannot be looked up by key. Name them by "
@@ -179,7 +167,7 @@ class _Search:
 
     def follow(self, end: int) -> None:
         """Search the log from the end of the previous search to `end`. Any thread may call it."""
-        for keyed in _keys_of_log(self._store, self.end, end):
+        for keyed in keys_of_log(self._store.log, self.end, end):
             self._match(_with_hashes(keyed, self._hashes))
         self.end = max(self.end, end)
 
@@ -278,38 +266,6 @@ def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator
                 yield np.full(block.size, key, np.int64), block
 
 
-def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
-    """Yield (n,) `layout.KEYED`, as for the index, of the records in start..end."""
-    keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
-    for file in list(store.log.files):
-        pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
-
-        def read_chunk(position: int, file: LogFile = file, stop_at: int = stop_at) -> Chunk:
-            base = file.base + position
-            return index_kernels.collect_keys(file.data, position, stop_at, base, scratch, keyed)
-
-        for count in read_past_damage(file.data, file.base, pos, stop_at, read_chunk):
-            yield keyed[:count]
-
-
-def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int]:
-    """Return log offsets with a key hash in the part of the log without index, newest first.
-
-    Args:
-        bytes_max: Maximum bytes of the log without index; with more, nothing is searched.
-    """
-    _, position = store.index.indexed()
-    end = store.log.end
-    if not store.index.enabled or end - position > bytes_max or position >= end:
-        return []  # while a large index is rebuilt, only indexed records are found
-    offsets = [
-        offset
-        for keyed in _keys_of_log(store, position, end)
-        for offset in keyed["phys_offset"][keyed["key_hash"] == key_hash].tolist()
-    ]
-    return offsets[::-1]
-
-
 def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
     """Return the candidates for some hashes among the keys of records."""
     order = np.argsort(hashes, kind="stable")
@@ -328,7 +284,7 @@ def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
 
 
 def _matching(
-    store: IndexedLog, keys: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
+    store: StoreReader, keys: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
 ) -> Matches:
     prefetch(store.log, offsets, PAGE_BYTES)
     hits = np.zeros(offsets.size, np.uint8)
@@ -351,7 +307,7 @@ def _matching(
     return Matches(key_at[keep], offsets[keep], hits[keep])
 
 
-def frames(store: IndexedLog, offsets: Offsets) -> Rows:
+def frames(store: StoreReader, offsets: Offsets) -> Rows:
     """Return (n,) `layout.SCANNED` of the records at log offsets; record_size is 0 without one."""
     rows = np.zeros(offsets.size, layout.SCANNED)
     rows["topic_index"] = -1
@@ -367,7 +323,7 @@ def frames(store: IndexedLog, offsets: Offsets) -> Rows:
     return rows
 
 
-def owners(store: IndexedLog, offsets: Offsets) -> tuple[Offsets, list[bytes]]:
+def owners(store: StoreReader, offsets: Offsets) -> tuple[Offsets, list[bytes]]:
     """Return topic index and unique key of the records at log offsets.
 
     Returns:
