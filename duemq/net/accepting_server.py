@@ -130,7 +130,8 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         bound.listen(self._accept_limits.backlog)
         listener = Listener(
             bound,
-            self,
+            self.has_room,
+            self.new_connection,
             clock=self._clock,
             tls=self._tls,
             proxies=self._proxies,

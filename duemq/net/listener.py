@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from duemq.net import codec, proxy_protocol
 from duemq.net.allowed_networks import Sources
@@ -55,16 +55,8 @@ class AcceptedSocket:
         return f"{self.peer[0]}:{self.peer[1]}"
 
 
-class ConnectionOwner(Protocol):
-    """Owner of the connections that a listener opens."""
-
-    def has_room(self, opening: AcceptedSocket) -> bool:
-        """Return whether another connection may be opened; log the reason if not."""
-        ...
-
-    def new_connection(self, client: Address, on_open: Callable[[], None]) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection, which calls `on_open` when connected."""
-        ...
+NewConnection = Callable[[Address, Callable[[], None]], asyncio.BaseProtocol]
+"""Returns the protocol of a new connection, which calls the function when connected."""
 
 
 class Listener:
@@ -72,7 +64,8 @@ class Listener:
 
     Args:
         listening: Listening socket; closed by the listener.
-        owner: Owner of the connections.
+        has_room: Returns whether another connection may be opened; logs the reason if not.
+        new_connection: Returns the protocol of a new connection.
         tls: Mode and certificates; None: plaintext only.
         proxies: Peers whose PROXY header is trusted.
         notices: Log lines about peers.
@@ -84,7 +77,8 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        owner: ConnectionOwner,
+        has_room: Callable[[AcceptedSocket], bool],
+        new_connection: NewConnection,
         *,
         clock: Clock,
         tls: ServerTls | None,
@@ -93,7 +87,8 @@ class Listener:
         close_wait_s: float,
         preface: bytes = b"",
     ) -> None:
-        self._listening, self._owner, self._clock = listening, owner, clock
+        self._listening, self._clock = listening, clock
+        self._has_room, self._new_connection = has_room, new_connection
         self._tls, self.proxies, self._notices = tls, proxies, notices
         self._close_wait_s, self._preface = close_wait_s, preface
         self._loop = asyncio.get_running_loop()
@@ -141,7 +136,7 @@ class Listener:
                 return
             accepted.setblocking(False)
             opening = AcceptedSocket(accepted, name[:2], self._clock.now_ms())
-            if not self._owner.has_room(opening):
+            if not self._has_room(opening):
                 accepted.close()
                 continue
             self._openings.add(opening)
@@ -257,7 +252,7 @@ class Listener:
                     "ssl_shutdown_timeout": self._close_wait_s,
                 }
             await self._loop.connect_accepted_socket(
-                lambda: self._owner.new_connection(opening.client, opened),
+                lambda: self._new_connection(opening.client, opened),
                 opening.socket,
                 ssl=context,
                 **limits,
