@@ -5,18 +5,11 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
+from delayed_delivery.names import MANUAL, NEXT_TIME, PLANNED_TIME, SCHEDULE_NAME
 from delayed_delivery.quarantine import NO_HOST
 from message_store.log.properties import encode_properties
 from recurring_schedules.definition import Definition
-from recurring_schedules.names import (
-    DELIVER_MS,
-    MANUAL,
-    NEXT_TIME,
-    PLANNED_TIME,
-    SCHEDULE_NAME,
-    UNIQUE_KEY,
-    occurrence_key,
-)
+from recurring_schedules.names import DELIVER_MS, UNIQUE_KEY, occurrence_key
 
 if TYPE_CHECKING:
     from message_store.log.batch import PutBatch

@@ -8,15 +8,6 @@ PLUGIN: Final = "recurring_schedules"
 JOURNAL_QUEUE: Final = 0
 TIMER_PLUGIN: Final = "timer_store"
 
-# Properties of an occurrence.
-SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"
-PLANNED_TIME: Final = "DUEMQ_SCHEDULE_TIME"
-NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
-MANUAL: Final = "DUEMQ_SCHEDULE_MANUAL"
-"""`trigger` or `backfill`: the occurrence was requested and is not planned by the schedule."""
-
-OCCURRENCE_NAMES: Final = frozenset({SCHEDULE_NAME, PLANNED_TIME, NEXT_TIME, MANUAL})
-
 # Properties of a message that creates a schedule, and the fields of the definition.
 REQUEST_NAMES: Final = {
     f"DUEMQ_SCHEDULE_{field.upper()}": field

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from delayed_delivery.kinds import SCHEDULE_KIND
+from delayed_delivery.names import OCCURRENCE_NAMES
 from delayed_delivery.schedule_rows import schedule_rows, topic_of
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
@@ -32,7 +33,7 @@ from recurring_schedules.definition import (
     split_expressions,
 )
 from recurring_schedules.journal import ScheduleRecord
-from recurring_schedules.names import JOURNAL_QUEUE, OCCURRENCE_NAMES, REQUEST_NAMES, UNIQUE_KEY
+from recurring_schedules.names import JOURNAL_QUEUE, REQUEST_NAMES, UNIQUE_KEY
 from recurring_schedules.requests import ScheduleRequests, already_exists
 
 if TYPE_CHECKING:

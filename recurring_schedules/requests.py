@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from delayed_delivery.names import MANUAL, SCHEDULE_NAME
 from delayed_delivery.pending import Offsets, PendingMessages, Verdict
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.clock import Clock
@@ -36,7 +37,7 @@ from recurring_schedules.definition import (
 )
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
-from recurring_schedules.names import MANUAL, SCHEDULE_NAME, occurrence_key
+from recurring_schedules.names import occurrence_key
 from recurring_schedules.occurrences import check_fires, next_after
 from recurring_schedules.planner import Planner
 from recurring_schedules.table import ScheduleTable

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from delayed_delivery.names import MANUAL, NEXT_TIME, PLANNED_TIME, SCHEDULE_NAME
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
 from duemq_common.errors import RecordUnreadable
 from duemq_common.topics import SCHEDULES_TOPIC, TIMER_TOPIC
@@ -23,14 +24,7 @@ from message_store.log.text_search import rows_with
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.name_index import NameIndex, hash_of
-from recurring_schedules.names import (
-    MANUAL,
-    NEXT_TIME,
-    PLANNED_TIME,
-    REAL_TOPIC,
-    SCHEDULE_NAME,
-    UNIQUE_KEY,
-)
+from recurring_schedules.names import REAL_TOPIC, UNIQUE_KEY
 from recurring_schedules.snapshot import Rows, RowSnapshot
 from recurring_schedules.wake_times import NEVER, WakeTimes
 

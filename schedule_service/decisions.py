@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from delayed_delivery.names import FIRED_BODY
 from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import (
     Decided,
@@ -57,7 +58,6 @@ PIECE_UNITS = 512
 WALK_UNITS = 8_192
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
-FIRED_BODY: Final = b"1"
 NOT_TAKEN = (
     "the message needs the timer store, which does not run: set timerWheelEnable=true and start "
     "the broker again"

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import msgspec
 
+from delayed_delivery.names import OCCURRENCE_NAMES
 from duemq_common.errors import UsageError
 from message_store.log.properties import decode_properties
-from recurring_schedules.names import OCCURRENCE_NAMES
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table

@@ -21,6 +21,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from delayed_delivery.names import NEXT_TIME, PLANNED_TIME, SCHEDULE_NAME
 from delayed_delivery.pending import Verdict
 from duemq_common.bodies.histories import HistoryStep, MessageHistory, OpenPop
 from duemq_common.topics import (
@@ -47,9 +48,6 @@ OWN_TOPICS: Final = (
     CHECK_MAX_TIME_TOPIC,
 )
 # Properties of an occurrence of a recurring schedule.
-SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"
-PLANNED_TIME: Final = "DUEMQ_SCHEDULE_TIME"
-NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
 HIDDEN_TOPICS: Final = (HALF_TOPIC, CHECK_MAX_TIME_TOPIC)  # not committed: no content in responses
 
 

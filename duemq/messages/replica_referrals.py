@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from delayed_delivery.names import MASTER_FIELD
 from delayed_delivery.plugin import referral_text
 from duemq.auth.request_table import ROWS
 from duemq.net.dispatcher import Handler
@@ -16,7 +17,6 @@ from duemq_common.codes import ResponseCode
 from duemq_common.request import Request, Response
 
 AT_MASTER: Final = frozenset(code for code, row in ROWS.items() if row.only_master)
-MASTER_FIELD: Final = "masterAddress"
 WORK: Final = "knows and decides which messages are pending"
 
 

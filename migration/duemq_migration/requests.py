@@ -20,13 +20,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
+from delayed_delivery.names import MASTER_FIELD
 from delayed_delivery.plugin import referral_text
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
 """Request code, above those of Apache and next to those of cancel, move and compaction."""
-MASTER_FIELD: Final = "masterAddress"
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
 TEXT_CHARS_MAX: Final = 200
 LEVELS_MAX: Final = 1_000

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delayed_delivery.names import FIRED_BODY
 from duemq_common.topics import REVIVE_PREFIX
 from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.scan.columns import MessageColumns
@@ -61,8 +62,6 @@ ROLES: Final = frozenset(
 )
 SENT: Final = (Role.DELIVERY, Role.CANDIDATE)
 DECIDING: Final = (*COPY_ROLES, Role.QUARANTINE, Role.MARK, Role.DECISION, Role.MARKER)
-FIRED_BODY: Final = b"1"
-"""Body of a note in DUEMQ_DECISIONS about an early delivery; that of a cancellation is 0."""
 TOPIC_PREFIX: Final = r"^[%|A-Za-z0-9_-]+\+"
 """Topic in the name of a message that a marker cancels."""
 INT_RANGE: Final = (-(1 << 31), (1 << 31) - 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
+from delayed_delivery.names import OCCURRENCE_NAMES
 from duemq.client.admin.messages import MessagesAdmin
 from duemq.client.message import RESERVED, ReceivedMessage
 from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
@@ -15,26 +16,26 @@ from message_store.log.record import Record
 RESENT: Final = "DUEMQ_DEAD_LETTER"
 """Property of a message that was sent again: offset message id of the dead letter."""
 KEPT: Final = {"KEYS", "TAGS", "__SHARDINGKEY"}
-REMOVED: Final = (RESERVED - KEPT) | frozenset(
-    {
-        RESENT,
-        "1ST_POP_TIME",
-        "DELAy",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "DLQ_ORIGIN_TOPIC",
-        "DUEMQ_DUE_MS",
-        "DUEMQ_SCHEDULE",
-        "DUEMQ_SCHEDULE_MANUAL",
-        "DUEMQ_SCHEDULE_NEXT",
-        "DUEMQ_SCHEDULE_TIME",
-        "MAX_RECONSUME_TIMES",
-        "ORIGIN_MESSAGE_ID",
-        "POP_CK",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "__STARTDELIVERTIME",
-    }
+REMOVED: Final = (
+    (RESERVED - KEPT)
+    | OCCURRENCE_NAMES
+    | frozenset(
+        {
+            RESENT,
+            "1ST_POP_TIME",
+            "DELAy",
+            "DLQ_ORIGIN_MESSAGE_ID",
+            "DLQ_ORIGIN_TOPIC",
+            "DUEMQ_DUE_MS",
+            "MAX_RECONSUME_TIMES",
+            "ORIGIN_MESSAGE_ID",
+            "POP_CK",
+            "TIMER_DEQUEUE_MS",
+            "TIMER_ENQUEUE_MS",
+            "TIMER_ROLL_TIMES",
+            "__STARTDELIVERTIME",
+        }
+    )
 )
 """Properties of deliveries that a message does not keep when it is sent again."""
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, cast
 
+from delayed_delivery.names import MASTER_FIELD
 from duemq.client.admin.cluster import ClusterAdmin
 from duemq.client.errors import Refused, Unsupported
 from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode, ResponseCode
 
-MASTER_FIELD: Final = "masterAddress"
 CALL_TIMEOUT_S: Final = 600.0
 
 

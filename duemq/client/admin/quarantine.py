@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from delayed_delivery.names import OCCURRENCE_NAMES
 from duemq_common.errors import RecordUnreadable
 from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record, decode_record
-from recurring_schedules.names import OCCURRENCE_NAMES
 from timer_store.names import STALE_NAMES
 
 RESENT: Final = "DUEMQ_QUARANTINED"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from delayed_delivery.names import MASTER_FIELD
 from duemq.broker.broker import Broker
-from duemq.messages.replica_referrals import AT_MASTER, MASTER_FIELD
+from duemq.messages.replica_referrals import AT_MASTER
 from duemq_common.codes import RequestCode, ResponseCode
 from tests.duemq.broker.test_role_runner import DEMOTED, broker_in
 from tests.support.running_broker import connected, small

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from delayed_delivery.names import MASTER_FIELD
 from duemq.replication.clock_comparison import CHECK_MS
 from duemq.replication.ha_client import HaState
 from duemq.replication.replica import Replica, with_master_config
@@ -19,7 +20,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import ConfigError, PeerError
 from duemq_common.request import bytes_of
-from duemq_migration.requests import MASTER_FIELD, replica_text
+from duemq_migration.requests import replica_text
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from tests.support.fakes import settle

@@ -1,0 +1,18 @@
+"""Names in records and responses that several packages write or read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Properties of an occurrence of a recurring schedule.
+SCHEDULE_NAME: Final = "DUEMQ_SCHEDULE"
+PLANNED_TIME: Final = "DUEMQ_SCHEDULE_TIME"
+NEXT_TIME: Final = "DUEMQ_SCHEDULE_NEXT"
+MANUAL: Final = "DUEMQ_SCHEDULE_MANUAL"
+"""`trigger` or `backfill`: the occurrence was requested and is not planned by the schedule."""
+OCCURRENCE_NAMES: Final = frozenset({SCHEDULE_NAME, PLANNED_TIME, NEXT_TIME, MANUAL})
+
+FIRED_BODY: Final = b"1"
+"""Body of a note in DUEMQ_DECISIONS about an early delivery; that of a cancellation is 0."""
+MASTER_FIELD: Final = "masterAddress"
+"""Field of a replica's response with the address of its master, empty if it is unknown."""
