@@ -201,12 +201,17 @@ def _runs(bad: Mask, unit_bytes: int, start: int, name: str) -> Iterator[Place]:
 
 
 def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    """Yield the malformed units; an incremental audit examines those that are new."""
     part = file_piece.segment
-    count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
-    if count <= 0:
+    first = part.base + part.start
+    written = max(min(data.size, file_piece.limit - first), 0) // UNIT_BYTES * UNIT_BYTES
+    examined = 0 if file_piece.about is None else file_piece.about.part.timer_pos
+    start = max(examined - first, 0) // UNIT_BYTES * UNIT_BYTES
+    if start >= written:
         return
-    rows = native_columns(np.frombuffer(data[: count * UNIT_BYTES], TIMER_UNIT))
-    pos = part.base + part.start + np.arange(count) * UNIT_BYTES
+    data, first = data[start:], first + start
+    rows = native_columns(np.frombuffer(data[: written - start], TIMER_UNIT))
+    pos = first + np.arange(rows.size) * UNIT_BYTES
     good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
     good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)
     good &= (rows["phys_offset"] >= 0) & (rows["record_size"] > 0)
@@ -214,11 +219,11 @@ def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
         raw = data[index * UNIT_BYTES :][: TIMER_BLANK.itemsize]
         if raw.size == TIMER_BLANK.itemsize:
             blank = np.frombuffer(raw, TIMER_BLANK)[0]
-            left = part.size - part.start - index * UNIT_BYTES
+            left = part.base + part.size - int(pos[index])
             if (int(blank["size"]), int(blank["magic"])) == (left, MAGIC_BLANK):
                 good[index:] = True
                 break
-    yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
+    yield from _runs(~good, UNIT_BYTES, start, "units of timers")
 
 
 def _wheel(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:

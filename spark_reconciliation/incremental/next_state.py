@@ -94,7 +94,6 @@ def known_queues(
         F.bit_xor("identity").alias("sum"),
         F.max("file_offset").alias("end"),
         F.max_by("phys_offset", "file_offset").alias("last"),
-        F.count(F.col("file")).alias("files"),
     )
     queues = []
     for row in rows.collect():
@@ -103,8 +102,6 @@ def known_queues(
         units, last = before.units, before.last
         if row["end"] is not None:
             units, last = row["end"] // CQ_UNIT.itemsize, row["last"]
-        if not row["files"]:  # its topic was deleted
-            units, last = 0, -1
         compared = 0 if queue.topic in facts.faulty_topics else units
         queues.append(KnownQueue(queue.topic, queue.queue_id, queue.sum, units, last, compared))
     return tuple(queues)
