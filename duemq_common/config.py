@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, TypeVar
 
@@ -125,13 +126,28 @@ def from_properties(section: type[T], properties: Mapping[str, str]) -> T:
     Raises:
         ConfigError: A value is of the wrong kind or out of range.
     """
-    source = properties.source if isinstance(properties, Properties) else lambda key: ""
-    values = {
-        item.name: parse_value(item, properties[item.key], source(item.key))
-        for item in options(section)
-        if item.key in properties
-    }
-    return section(**values)
+    values = {}
+    with errors_name_sources(properties):
+        for item in options(section):
+            if item.key in properties:
+                values[item.name] = parse_value(item, properties[item.key])
+        return section(**values)
+
+
+@contextmanager
+def errors_name_sources(properties: Mapping[str, str]) -> Iterator[None]:
+    """Add the source of the key, such as a line or a variable, to errors that do not have it.
+
+    Raises:
+        ConfigError: A value is invalid, as the block found.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        source = properties.source(error.key) if isinstance(properties, Properties) else ""
+        if error.source or not source:
+            raise
+        raise ConfigError(error.key, error.value, error.reason, source=source) from error
 
 
 def to_properties(config: object) -> dict[str, str]:

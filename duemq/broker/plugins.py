@@ -32,7 +32,7 @@ from delayed_delivery.plugin import (
     SystemTopic,
 )
 from duemq_common.clock import Clock, SystemClock
-from duemq_common.config import from_properties
+from duemq_common.config import errors_name_sources, from_properties
 from duemq_common.errors import DueMQError, PluginError
 from duemq_common.request import RequestHandler
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
@@ -322,7 +322,8 @@ class PluginSet:
         try:
             for name in self.plugins:
                 changed.append(name)
-                self._call(name, "reconfigure", lambda plugin: plugin.reconfigure(properties))
+                with errors_name_sources(properties):
+                    self._call(name, "reconfigure", lambda plugin: plugin.reconfigure(properties))
         except DueMQError:
             for name in reversed(changed) if before is not None else ():
                 self._restore(name, before or {})

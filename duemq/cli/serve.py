@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import print_json_line
 from duemq_common.allocator import return_large_blocks
-from duemq_common.config import Properties, from_properties
+from duemq_common.config import Properties, errors_name_sources, from_properties
 from duemq_common.config_text import read_properties as read_file
 from duemq_common.errors import UsageError
 from duemq_common.log_lines import JsonFormatter, OneLineFormatter
@@ -159,7 +159,8 @@ def serve_broker(
     )
 
     run = _run_member if is_member else _run_broker
-    reason = run_loop(run(properties, file, read_properties, kernels, as_json))
+    with errors_name_sources(properties):
+        reason = run_loop(run(properties, file, read_properties, kernels, as_json))
     faulthandler.cancel_dump_traceback_later()
     if reason:
         fail(f"stopped: {reason}", Exit.STORE)
@@ -302,7 +303,8 @@ def serve_namesrv(
     set_up_logging(logging_file)
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     _raise_descriptor_limit()
-    run_loop(_run_namesrv(properties, as_json))
+    with errors_name_sources(properties):
+        run_loop(_run_namesrv(properties, as_json))
     faulthandler.cancel_dump_traceback_later()
 
 
@@ -316,7 +318,6 @@ async def _run_namesrv(properties: Properties, as_json: bool) -> None:
     from duemq.net.tls import load_tls
     from duemq.net.tls_config import TlsConfig
     from duemq_common.clock import SystemClock
-    from duemq_common.config import from_properties
 
     check_refusals(properties)
     for notice in key_notices(properties, [NamesrvConfig, AuthConfig, TlsConfig]):

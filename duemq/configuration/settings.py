@@ -29,7 +29,14 @@ from duemq.configuration.rocksdb_tables import check_tables
 from duemq.configuration.tracing_config import TracingConfig
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
-from duemq_common.config import Properties, from_properties, options, to_properties, with_live
+from duemq_common.config import (
+    Properties,
+    errors_name_sources,
+    from_properties,
+    options,
+    to_properties,
+    with_live,
+)
 from duemq_common.errors import ConfigError
 from message_store.config import StoreConfig
 
@@ -80,7 +87,8 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     replication = from_properties(ReplicationConfig, properties)
     controller = from_properties(ControllerConfig, properties)
     if not controller.enabled:
-        replication.check_id(broker.broker_id)
+        with errors_name_sources(properties):
+            replication.check_id(broker.broker_id)
     return Settings(
         properties,
         broker,

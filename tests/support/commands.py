@@ -73,8 +73,13 @@ class Running:
         return out
 
 
-def start(directory: Path, **more: str) -> Running:
-    """Start a small broker with a name server; return it when it is ready."""
+def start(directory: Path, *, env: Mapping[str, str] | None = None, **more: str) -> Running:
+    """Start a small broker with a name server; return it when it is ready.
+
+    Args:
+        env: Further variables of the environment.
+        more: Further keys of the configuration file.
+    """
     properties = SMALL | {
         "storePathRootDir": str(directory / "store"),
         "embeddedNamesrvEnable": "true",
@@ -83,17 +88,17 @@ def start(directory: Path, **more: str) -> Running:
     }
     conf = directory / "broker.conf"
     conf.write_text("".join(f"{k}={v}\n" for k, v in (properties | more).items()))
-    return running("broker", "-c", str(conf), conf=conf)
+    return running("broker", "-c", str(conf), conf=conf, env=env)
 
 
-def running(*words: str, conf: Path = Path()) -> Running:
+def running(*words: str, conf: Path = Path(), env: Mapping[str, str] | None = None) -> Running:
     """Start a broker with a command; return it when it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "duemq", *words, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=environment(),
+        env=environment(**(env or {})),
     )
     assert process.stdout is not None
     return Running(process, json.loads(process.stdout.readline()), conf)
