@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from duemq_common.config import option
 from duemq_common.errors import ConfigError
+from duemq_common.home_paths import expanded
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
@@ -177,13 +177,13 @@ class StoreConfig:
     @property
     def root(self) -> Path:
         """The store's directory."""
-        return Path(os.path.expanduser(self.root_text))
+        return expanded("storePathRootDir", self.root_text)
 
     @property
     def commitlog_dir(self) -> Path:
         """The commit log's directory."""
-        text = os.path.expanduser(self.commitlog_text)
-        return Path(text) if text else self.root / "commitlog"
+        text = self.commitlog_text
+        return expanded("storePathCommitLog", text) if text else self.root / "commitlog"
 
     @property
     def clean_hours(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from duemq.auth.plain_gate import PlainGate
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import ConfigError, RequestError
+from duemq_common.home_paths import expanded
 from duemq_common.request import Request
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class AccessControl(Struct, frozen=True):
 def accounts_path(config: AuthConfig, config_directory: Path) -> Path:
     """Return the path of the accounts file."""
     if config.accounts_file:
-        return Path(config.accounts_file).expanduser()
+        return expanded("accountsFile", config.accounts_file)
     return config_directory / ACCOUNTS_FILE
 
 
@@ -93,7 +94,7 @@ def open_access(
         return None
     audit = AuditLog(now_ms)
     if config.acl_enable:
-        files = PlainFiles(Path(config.home_text).expanduser())
+        files = PlainFiles(expanded("rocketmqHome", config.home_text))
         gate = PlainGate(lambda: files.rules, lambda: files.version, audit, cluster)
         return AccessControl(gate, audit, files=files)
     path = accounts_path(config, config_directory)

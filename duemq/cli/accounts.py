@@ -16,6 +16,7 @@ from duemq.cli.groups import group
 from duemq.cli.options import AsJson, Configuration
 from duemq_common.errors import UsageError
 from duemq_common.existence import is_directory
+from duemq_common.home_paths import expanded
 
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig
@@ -116,7 +117,7 @@ def _file_of(configuration: Configuration, *, name_server: bool) -> Path:
         from duemq_common.config import from_properties
 
         config = from_properties(NamesrvConfig, configuration.properties())
-        directory = Path(config.kv_config_path).expanduser().parent
+        directory = expanded("kvConfigPath", config.kv_config_path).parent
     else:
         directory = _store_of(configuration) / "config"
     return accounts_path(_auth_of(configuration), directory)

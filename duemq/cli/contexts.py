@@ -74,9 +74,25 @@ class Contexts:
 
 
 def contexts_path() -> Path:
-    """Return the file of the user's contexts."""
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(home) if home else Path.home() / ".config") / "duemq" / "contexts.json"
+    """Return the file of the user's contexts.
+
+    Raises:
+        UsageError: This user has no home directory.
+    """
+    directory = _user_directory()
+    if directory is None:
+        raise UsageError("this user has no home directory: set XDG_CONFIG_HOME to a directory")
+    return directory / "duemq" / "contexts.json"
+
+
+def _user_directory() -> Path | None:
+    """Return the directory of the user's configuration; None: the user has no home directory."""
+    if home := os.environ.get("XDG_CONFIG_HOME", ""):
+        return Path(home)
+    try:
+        return Path.home() / ".config"
+    except RuntimeError:
+        return None
 
 
 def read_contexts() -> Contexts:
@@ -120,7 +136,7 @@ def options_of(name: str, *, with_servers: bool) -> ContextOptions:
     Raises:
         UsageError: There is no such context, or the file is malformed.
     """
-    if not name and with_servers:
+    if not name and (with_servers or _user_directory() is None):
         return {}
     contexts = read_contexts()
     name = name or contexts.current

@@ -12,6 +12,7 @@ from typing import Final
 from duemq.configuration.config import parse_addresses
 from duemq_common.config import INT_MAX, option
 from duemq_common.errors import ConfigError
+from duemq_common.home_paths import expanded
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
@@ -122,8 +123,10 @@ class ControllerConfig:
 
     def epoch_file(self, root: Path) -> Path:
         """Return the file of epochs of the store below `root`."""
-        return Path(self.epoch_text).expanduser() if self.epoch_text else root / EPOCH_FILE
+        text = self.epoch_text
+        return expanded("storePathEpochFile", text) if text else root / EPOCH_FILE
 
     def identity_file(self, root: Path) -> Path:
         """Return the file of the assigned id of the store below `root`."""
-        return Path(self.identity_text).expanduser() if self.identity_text else root / IDENTITY_FILE
+        text = self.identity_text
+        return expanded("storePathBrokerIdentity", text) if text else root / IDENTITY_FILE

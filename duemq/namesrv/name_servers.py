@@ -23,6 +23,7 @@ from duemq.net.tls import ClientTls, ServerTls, Tls
 from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
+from duemq_common.home_paths import expanded
 
 if TYPE_CHECKING:
     from duemq.namesrv.server import NameServer
@@ -49,7 +50,7 @@ def embedded_name_server(
 
 
 def _access_of(config: NamesrvConfig, auth: AuthConfig, clock: Clock) -> AccessControl | None:
-    directory = Path(config.kv_config_path).expanduser().parent
+    directory = expanded("kvConfigPath", config.kv_config_path).parent
     return open_access(auth, directory, config.cluster_name, clock.now_ms)
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Self
 
 from duemq.configuration.exposure import LOOPBACK
@@ -31,6 +29,7 @@ from duemq.net.tls import ServerTls
 from duemq.registry.config_file import ConfigFile
 from duemq_common.clock import Clock
 from duemq_common.errors import UsageError
+from duemq_common.home_paths import expanded
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +63,8 @@ class NameServer:
         self._listen_address = (config.bind_address or LOOPBACK, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
-        path = os.path.expanduser(config.kv_config_path)
-        self.kv = KVConfig(ConfigFile(Path(path)) if path else None)
+        path = config.kv_config_path
+        self.kv = KVConfig(ConfigFile(expanded("kvConfigPath", path)) if path else None)
         self._processor = NamesrvProcessor(
             config,
             self.table,

@@ -71,5 +71,5 @@ def valid_until_ms(path: Path) -> int | None:
     try:
         certificates = x509.load_pem_x509_certificates(path.expanduser().read_bytes())
         return int(certificates[0].not_valid_after_utc.timestamp() * 1_000)
-    except (OSError, ValueError, IndexError):
+    except (OSError, RuntimeError, ValueError, IndexError):  # RuntimeError: no home directory
         return None

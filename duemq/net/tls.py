@@ -29,6 +29,7 @@ from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
 from duemq.net.tls_config import DISABLED, ENFORCING, TlsConfig
 from duemq_common.errors import ConfigError
+from duemq_common.home_paths import expanded
 
 log = logging.getLogger(__name__)
 FileState = tuple[tuple[int, int, int], ...]
@@ -333,7 +334,7 @@ def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ss
 
 def _check_readable(name: str, path: str) -> None:
     try:
-        Path(_expanded(path)).open("rb").close()
+        expanded(name, path).open("rb").close()
     except OSError as error:
         raise ConfigError(name, path, f"cannot be read: {error.strerror}") from error
 

@@ -39,8 +39,9 @@ MACHINE = f"{numba.__version__} {platform.python_version()}"
 
 def cache_directory() -> Path:
     """Return the directory of the machine code."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duemq" / "kernels"
-    return Path(os.environ.get(CACHE_VARIABLE) or default)
+    if directory := os.environ.get(CACHE_VARIABLE):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duemq" / "kernels"
 
 
 @cache

@@ -20,6 +20,7 @@ from duemq.cli.cache_home import (
 from duemq_common.errors import UsageError
 from message_store import kernels
 from tests.support.commands import duemq_process
+from tests.support.homeless import remove_home
 
 pytestmark = pytest.mark.finding("B17")
 
@@ -31,6 +32,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, "")  # so that what is set is taken back
     monkeypatch.setenv(XDG_VARIABLE, "")
     return tmp_path
+
+
+def test_the_named_directory_needs_no_home(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_home(monkeypatch)
+    monkeypatch.setenv(CACHE_VARIABLE, str(temporary / "kernels"))
+    assert use_writable_cache() == ""
+    assert kernels.cache_directory() == temporary / "kernels"
 
 
 def test_a_place_that_can_be_written_stays(

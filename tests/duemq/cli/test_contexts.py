@@ -11,6 +11,7 @@ import pytest
 from duemq.cli.exits import Exit
 from duemq.cli.options import NAMESRV, Target
 from tests.support.commands import duemq
+from tests.support.homeless import remove_home
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +100,15 @@ def test_data_is_printed_in_each_format() -> None:
     assert succeeded("context", "list", "-o", "yaml") == yaml
     assert succeeded("context", "list", "-o", "table") == succeeded("context", "list")
     assert duemq("context", "list", "-o", "xml").returncode == Exit.USAGE
+
+
+def test_a_user_without_a_home_directory_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    remove_home(monkeypatch)
+    assert Target().namesrv == NAMESRV
+    for words in (("context", "list"), ("context", "add", "a", "--broker", "127.0.0.1:1")):
+        done = duemq(*words)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            Exit.USAGE,
+            "duemq: this user has no home directory: set XDG_CONFIG_HOME to a directory",
+        )
