@@ -4,12 +4,17 @@ prepare   write the new text to a temporary file and sync it
    |      (the running broker applies the change)
 commit    replace the file                  discard   remove the temporary file
 
+A file that belongs to others, is on a read-only file system or is mounted from outside, as in a
+container, stays as it is: the change lasts until the next start.
+
 Source: Configuration.persist (which rewrites the file)
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +33,9 @@ from duemq_common.config_text import (
 from duemq_common.errors import ConfigError, RequestError
 from duemq_common.existence import exists
 
+log = logging.getLogger(__name__)
+READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.EBUSY})
+"""Errors of a file that this process may not replace; EBUSY: the file is a mount point."""
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _KEY_ESCAPED: Final = _ESCAPED | {char: f"\\{char}" for char in " =:#!"}
 NEW_FILE_MODE: Final = 0o640
@@ -150,13 +158,14 @@ async def edited(path: Path | None, changes: Mapping[str, str]) -> AsyncIterator
     Args:
         path: Configuration file; None: there is no file.
     Raises:
-        RequestError: The file cannot be written; nothing was changed.
+        RequestError: The file cannot be written now, as on a full disk; nothing was changed.
         ConfigError: The file would be too long; nothing was changed.
     """
     try:
         edit = await asyncio.to_thread(FileEdit.prepare, path, changes) if path else NoFileEdit()
     except OSError as error:
-        raise _unwritable(path, error) from error
+        _check_read_only(path, error)
+        edit = NoFileEdit()
     try:
         yield edit
     except BaseException:
@@ -165,13 +174,25 @@ async def edited(path: Path | None, changes: Mapping[str, str]) -> AsyncIterator
     try:
         await asyncio.to_thread(edit.commit)
     except OSError as error:
-        edit.undo()
-        raise _unwritable(path, error) from error
+        await asyncio.to_thread(edit.discard)
+        try:
+            _check_read_only(path, error)
+        except RequestError:
+            edit.undo()
+            raise
 
 
-def _unwritable(path: Path | None, error: OSError) -> RequestError:
-    text = f"update config: {path} cannot be written ({error.strerror}); nothing was changed"
-    return RequestError(ResponseCode.SYSTEM_ERROR, text)
+def _check_read_only(path: Path | None, error: OSError) -> None:
+    """Log that a file stays as it is.
+
+    Raises:
+        RequestError: The file can be written at other times.
+    """
+    if error.errno not in READ_ONLY:
+        text = f"update config: {path} cannot be written ({error.strerror}); nothing was changed"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
+    text = "%s cannot be written (%s): the change lasts until the next start"
+    log.warning(text, path, error.strerror)
 
 
 def _copy_owner_and_mode(descriptor: int, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -109,6 +110,34 @@ def test_a_file_that_cannot_be_written_changes_nothing(
 
     asyncio.run(main())
     assert path.read_text() == before + "transactionCheckMax = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("open", 13), ("open", 30), ("replace", 1), ("replace", 16)],
+    ids=["others'", "read-only", "immutable", "mount point"],
+)
+def test_a_file_that_is_never_written_stays_and_the_broker_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    path = written(tmp_path)
+    before = path.read_text()
+    function = getattr(broker_os(), name)
+
+    def refuse(target: object, *more: object) -> object:
+        if str(target).startswith(str(path)):
+            raise OSError(number, os.strerror(number))
+        return function(target, *more)
+
+    async def main() -> None:
+        async with running(read_properties(path), config_file=path) as (broker, client):
+            monkeypatch.setattr(broker_os(), name, refuse)
+            assert (await client.call(CHANGE, body=b"transactionCheckMax=3")).code == 0
+            assert broker.config.transaction_checks_max == 3
+
+    asyncio.run(main())
+    assert path.read_text() == before
+    assert list(tmp_path.glob(f"{path.name}?*")) == []
 
 
 def broker_os() -> ModuleType:
