@@ -8,7 +8,8 @@ report                   what is still pending; it stays in the store, and is de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -16,7 +17,7 @@ from duemq.cli.cluster import view_or_empty
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
-from duemq.cli.output import print_json, print_table
+from duemq.cli.output import console, notice, print_json, print_table
 from duemq.cli.times import duration_text, parse_time
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
@@ -29,7 +30,8 @@ READ, READ_AND_WRITE = 4, 6
 VIEWS: Final = (LEVELS_VIEW, TIMERS_VIEW)
 POLL_S: Final = 1.0
 COLUMNS: Final = ("broker", "sends", "#pending", "next due (UTC)", "#lag", "state")
-UNDO: Final = "let it accept sends again after its restart: duemq drain --undo"
+BROADCASTING: Final = "BROADCASTING"
+LINE_S: Final = 10.0  # between two lines of progress that are not redrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,14 @@ def drain(target: Target, broker_name: str, *, soon: str, timeout: str, undo: bo
         timeout: Maximum span of the wait.
     """
     soon_ms, timeout_ms = (_span_ms(text) for text in (soon, timeout))
-    state = asyncio.run(_drain(target, broker_name, soon_ms, timeout_ms, undo=undo))
+    run = _Drain(target, soon_ms, timeout_ms, undo=undo)
+    try:
+        with _progress(shown=not (undo or target.as_json)) as run.report:
+            state = asyncio.run(run.run(broker_name))
+    except BaseException:
+        if run.closed:  # Ctrl-C, or the broker has stopped meanwhile
+            notice(f"the sends of {run.closed} stay off; {_remedy(run.closed)}")
+        raise
     if target.as_json:
         print_json(asdict(state))
     else:
@@ -68,10 +77,16 @@ def drain(target: Target, broker_name: str, *, soon: str, timeout: str, undo: bo
     if undo:
         return
     if not state.drained:
-        waited = duration_text(timeout_ms)
-        fail(f"{state.broker} is not drained after {waited}; its sends stay off", Exit.FOUND_FAULT)
+        text = (
+            f"{state.broker} is not drained after {duration_text(timeout_ms)}; its sends stay off"
+        )
+        fail(f"{text}; {_remedy(state.broker)}", Exit.FOUND_FAULT)
     if not target.as_json:
-        print(f"drained; {UNDO}")
+        print(f"drained; {_remedy(state.broker)}")
+
+
+def _remedy(broker: str) -> str:
+    return f"let it accept sends again after its restart: duemq drain {broker} --undo"
 
 
 def _span_ms(text: str) -> int:
@@ -81,24 +96,76 @@ def _span_ms(text: str) -> int:
         raise UsageError(f"{text}: must be a span such as 30s or 10m") from None
 
 
-async def _drain(
-    target: Target, broker_name: str, soon_ms: int, timeout_ms: int, *, undo: bool
-) -> DrainState:
-    clock = SystemClock()
-    end_s = clock.monotonic_s() + timeout_ms / 1_000
-    async with target.admin() as admin:
-        masters = await admin.masters([broker_name] if broker_name else [])
-        if len(masters) > 1:
-            names = ", ".join(master.name for master in masters)
-            raise UsageError(f"there are several brokers: name one of them, {names}")
-        [master] = masters
-        permission = READ_AND_WRITE if undo else READ
-        await admin.update_broker_config(master.address, {PERMISSION: permission})
-        while True:
-            state = await _state(admin, master, soon_ms)
-            if undo or state.drained or clock.monotonic_s() >= end_s:
-                return state
-            await asyncio.sleep(POLL_S)
+class _Drain:
+    """Run of the command.
+
+    Attributes:
+        report: Called with a description of what the command waits for.
+        closed: Name of the broker whose sends are off, or may be; empty: none.
+    """
+
+    def __init__(self, target: Target, soon_ms: int, timeout_ms: int, *, undo: bool) -> None:
+        self._target, self._soon_ms, self._timeout_ms = target, soon_ms, timeout_ms
+        self._undo = undo
+        self.report: Callable[[str], None] = lambda text: None
+        self.closed = ""
+
+    async def run(self, broker_name: str) -> DrainState:
+        """Change the permission of a broker, and wait until it is drained; return its state."""
+        clock = SystemClock()
+        end_s = clock.monotonic_s() + self._timeout_ms / 1_000
+        async with self._target.admin() as admin:
+            master = await _one_master(admin, broker_name)
+            await self._change_permission(admin, master)
+            while True:
+                state = await _state(admin, master, self._soon_ms)
+                if self._undo or state.drained or clock.monotonic_s() >= end_s:
+                    return state
+                self.report(_description(state))
+                await asyncio.sleep(POLL_S)
+
+    async def _change_permission(self, admin: Admin, master: BrokerMember) -> None:
+        permission = READ_AND_WRITE if self._undo else READ
+        self.closed = "" if self._undo else master.name  # also if no response arrives
+        try:
+            await admin.update_broker_config(master.address, {PERMISSION: permission})
+        except Refused:
+            self.closed = ""
+            raise
+
+
+async def _one_master(admin: Admin, broker_name: str) -> BrokerMember:
+    masters = await admin.masters([broker_name] if broker_name else [])
+    if len(masters) > 1:
+        names = ", ".join(master.name for master in masters)
+        raise UsageError(f"there are several brokers: name one of them, {names}")
+    return masters[0]
+
+
+def _description(state: DrainState) -> str:
+    due = "" if state.next_due_ms is None else f", next due {table_time(state.next_due_ms)[:19]}"
+    return f"{state.broker} is busy: {_count(state.pending)} pending{due}, lag {state.lag:,}"
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on standard error: redrawn, or every `LINE_S`."""
+    out = console(stderr=True)
+    if not shown:
+        yield lambda text: None
+    elif out.is_terminal:
+        with out.status("draining") as status:
+            yield status.update
+    else:
+        clock, next_s = SystemClock(), 0.0
+
+        def show(text: str) -> None:
+            nonlocal next_s
+            if clock.monotonic_s() >= next_s:
+                notice(text)
+                next_s = clock.monotonic_s() + LINE_S
+
+        yield show
 
 
 async def _state(admin: Admin, master: BrokerMember, soon_ms: int) -> DrainState:
@@ -132,22 +199,28 @@ def _integer(value: object) -> int:
 
 
 async def _lag(admin: Admin, master: BrokerMember) -> int:
-    """Return the lag, at one broker, of the groups that have members."""
-    states = [await admin.group_state(info) for info in await admin.groups()]
+    """Return the lag, at one broker, of the groups that have members; other brokers are not asked.
+
+    Members of a broadcasting group have their offsets themselves.
+    """
+    states = [await admin.group_state(info) for info in await admin.groups(brokers=[master.name])]
     return sum(
         progress.lag
         for state in states
-        if state.members
+        if state.members and state.message_model != BROADCASTING
         for progress in state.queues
-        if master.broker_name in ("", progress.queue.broker_name)
     )
+
+
+def _count(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"
 
 
 def _row(state: DrainState) -> tuple[object, ...]:
     return (
         state.broker,
         "on" if state.accepts_sends else "off",
-        "unknown" if state.pending is None else f"{state.pending:,}",
+        _count(state.pending),
         table_time(state.next_due_ms)[:19],
         f"{state.lag:,}",
         "drained" if state.drained else "busy",
