@@ -194,6 +194,12 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
     ),
     "duemq.messages.history_request": (
         _own(RequestCode.FIND_MESSAGE, Action.GET, ADMIN, only_master=True),
+        _own(
+            RequestCode.FIND_MESSAGE_OF_TOPIC,
+            accesses.on_topic(Action.SUB, Action.GET),
+            plain.on_topic(SUB),
+            only_master=True,
+        ),
     ),
     "duemq.messages.decide": (
         _own(

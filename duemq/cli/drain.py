@@ -21,6 +21,7 @@ from duemq.cli.output import console, notice, print_json, print_table
 from duemq.cli.times import duration_text, parse_time
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
+from duemq.client.errors import Refused
 from duemq.net.view_names import LEVELS_VIEW, TIMERS_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
@@ -199,9 +200,10 @@ def _integer(value: object) -> int:
 
 
 async def _lag(admin: Admin, master: BrokerMember) -> int:
-    """Return the lag, at one broker, of the groups that have members; other brokers are not asked.
+    """Return the lag, at one broker, of the groups that have members.
 
-    Members of a broadcasting group have their offsets themselves.
+    No other broker gets a request, as it may be away. Members of a broadcasting group have their
+    offsets themselves.
     """
     states = [await admin.group_state(info) for info in await admin.groups(brokers=[master.name])]
     return sum(

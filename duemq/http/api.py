@@ -13,7 +13,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from duemq.http import operations, pending, registry, schedules, undelivered
+from duemq.http import (
+    deliveries,
+    operations,
+    pending,
+    registry,
+    schedules,
+    undelivered,
+)
 from duemq.http.admission import Admission
 from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointApplication
 from duemq.http.openapi import document
@@ -40,6 +47,7 @@ def endpoints(tokens: Tokens) -> tuple[Endpoint, ...]:
         *schedules.ENDPOINTS,
         *registry.ENDPOINTS,
         *operations.ENDPOINTS,
+        *deliveries.ENDPOINTS,
     )
 
 
@@ -66,8 +74,10 @@ class ApiApplication:
         for endpoint in table:
             application = EndpointApplication(endpoint, admission, sessions)
             path = PREFIX + endpoint.path
-            self._fixed[endpoint.method, path] = application
-            routes.append(Route(path, application, methods=[endpoint.method]))
+            if "{" not in path:
+                self._fixed[endpoint.method, path] = application
+            pattern = path.replace("}", ":path}") if endpoint.has_slashes else path
+            routes.append(Route(pattern, application, methods=[endpoint.method]))
         routes += [Route(DOCUMENT_PATH, show_document, methods=["GET"]), *others]
         errors = {HTTPException: on_error, Exception: on_error}
         self._others = Starlette(routes=routes, exception_handlers=errors)

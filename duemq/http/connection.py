@@ -1,8 +1,10 @@
 """HTTP/1.1 connection with limits, on uvicorn's protocol.
 
-uvicorn limits neither the size of a head nor the time in which a request must arrive. Here each
-request must be received within `request_s`. At the limit of connections, a new connection replaces
-the one whose request has been incomplete longest, so that incomplete requests cannot delay others.
+uvicorn limits neither the size of a head nor the time in which a request must arrive or a response
+must be read. Here each request must be received within `request_s`, and a peer must read within
+`unread_s` if a response fills the buffers. At the limit of connections, a new connection replaces
+the one that has been without a complete request longest, so that incomplete requests, idle
+connections and peers that do not read cannot delay others.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from message_store.descriptors import connections_end, descriptor_limit
 
 HEAD_BYTES_MAX: Final = 8_192
 REQUEST_S: Final = 10.0
+UNREAD_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -28,14 +31,16 @@ class ConnectionLimits:
     Attributes:
         connections_max: Maximum number of connections.
         request_s: Seconds in which a request must arrive.
+        unread_s: Seconds in which a peer must read what fills the buffers.
         open_count: Number of open connections.
-        incomplete: Connections without a complete request, oldest first.
+        replaceable: Connections without a complete request, oldest first.
     """
 
     connections_max: int
     request_s: float = REQUEST_S
+    unread_s: float = UNREAD_S
     open_count: int = 0
-    incomplete: dict[LimitedConnection, None] = field(default_factory=dict)
+    replaceable: dict[LimitedConnection, None] = field(default_factory=dict)
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -53,6 +58,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
+        self._read_deadline: asyncio.TimerHandle | None = None
         self._in_head, self._head_bytes, self._header_bytes = True, 0, 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -64,19 +70,21 @@ class LimitedConnection(HttpToolsProtocol):
         if descriptor >= connections_end(descriptor_limit()):
             transport.abort()
         elif limits.open_count > limits.connections_max:
-            next(iter(limits.incomplete)).transport.abort()  # not empty: it has this one
+            next(iter(limits.replaceable))._abort()  # not empty: it has this one
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.open_count -= 1
         self._request_arrived()
+        self._cancel_read_deadline()
         super().connection_lost(exc)
 
     def _await_request(self) -> None:
-        self._limits.incomplete[self] = None
+        self._limits.replaceable.pop(self, None)  # an idle connection becomes the newest
+        self._limits.replaceable[self] = None
         self._deadline = self.loop.call_later(self._limits.request_s, self._abort)
 
     def _request_arrived(self) -> None:
-        self._limits.incomplete.pop(self, None)
+        self._limits.replaceable.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -112,3 +120,21 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_head = True
         self._request_arrived()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and self._deadline is None and self.cycle.response_complete:
+            self._limits.replaceable[self] = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._read_deadline = self.loop.call_later(self._limits.unread_s, self._abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_read_deadline()
+        super().resume_writing()
+
+    def _cancel_read_deadline(self) -> None:
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None

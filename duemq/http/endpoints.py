@@ -60,6 +60,7 @@ class Endpoint:
     """Method and path of the API.
 
     Attributes:
+        has_slashes: Whether the name in the path may contain slashes, as keys of messages may.
         handler: Returns the result of a call.
         summary: One sentence for the document.
         tag: Group of the endpoint in the document.
@@ -82,6 +83,7 @@ class Endpoint:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[int, ...] = ()
+    has_slashes: bool = False
 
 
 class EndpointApplication:

@@ -31,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from duemq.auth.signature import Credentials
 from duemq.client import MessageQueue, NoRoute, NotSent, SendResult
 from duemq.http.endpoints import JsonObject, invalid
 from duemq.http.problems import Problem
@@ -45,6 +46,8 @@ KEY_MAX: Final = 255
 ENTRIES_MAX: Final = 20_000
 SEARCH_TIMEOUT_S: Final = 60.0
 NO_INDEX: Final = -1
+_Sender = tuple[Credentials | None, str]
+"""Account and unique id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,13 @@ class OnceSends:
     """Sends with keys of one process."""
 
     def __init__(self) -> None:
-        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        self._attempts: OrderedDict[_Sender, _Attempt] = OrderedDict()
         self._uncertain: OrderedDict[str, None] = OrderedDict()
 
     async def send(
         self,
         session: AccountSession,
-        account: str,
+        account: Credentials | None,
         new: NewMessage,
         key: str,
         index: int = NO_INDEX,
@@ -87,29 +90,33 @@ class OnceSends:
         """Send a message unless an earlier request with its key has stored it.
 
         Args:
+            account: Account of the request. In a process whose brokers check the secrets, an
+                attempt counts for requests with the same secret only.
             index: Number of the message in its batch.
             more: Properties that are not part of the message: a repeat may have others.
         Raises:
             Problem: The key was used for another message.
             ClientError: The message was not stored, or it is not known whether it was.
         """
-        unique_id = unique_id_of(account, new.topic, key, index)
+        access_key = account.access_key if account is not None else ""
+        unique_id = unique_id_of(access_key, new.topic, key, index)
         fingerprint = fingerprint_of(new)
-        attempt = self._attempts.get(unique_id)
+        sender = (account, unique_id)
+        attempt = self._attempts.get(sender)
         if attempt is not None:
             check_same(attempt.fingerprint, fingerprint)
             return replace(await asyncio.shield(attempt.task), repeated=True)
         # A task, so that a caller that closes its connection does not end the send.
         properties = {**more, FINGERPRINT: fingerprint}
         task = asyncio.create_task(self._send(session, new, unique_id, properties), name="send")
-        self._attempts[unique_id] = _Attempt(fingerprint, task)
-        task.add_done_callback(lambda _: self._done(unique_id, task))
+        self._attempts[sender] = _Attempt(fingerprint, task)
+        task.add_done_callback(lambda _: self._done(sender, task))
         return await asyncio.shield(task)
 
-    def _done(self, unique_id: str, task: asyncio.Task[OnceResult]) -> None:
+    def _done(self, sender: _Sender, task: asyncio.Task[OnceResult]) -> None:
         if task.cancelled() or task.exception() is not None:
-            del self._attempts[unique_id]
-            self._uncertain[unique_id] = None
+            del self._attempts[sender]
+            self._uncertain[sender[1]] = None
             if len(self._uncertain) > ENTRIES_MAX:
                 self._uncertain.popitem(last=False)
             return
@@ -172,10 +179,12 @@ def check_same(stored: str, given: str) -> None:
 
 async def _stored(session: AccountSession, topic: str, unique_id: str) -> JsonObject | None:
     """Return the stored message with a unique id; None if no broker has it."""
-    body = msgspec.json.encode({"name": unique_id, "topic": topic})
-    code = RequestCode.FIND_MESSAGE
+    fields, body = {"topic": topic}, msgspec.json.encode({"name": unique_id})
+    code = RequestCode.FIND_MESSAGE_OF_TOPIC
     for name, address in await session.client.masters():
-        response = await session.client.call(address, code, body=body, timeout_s=SEARCH_TIMEOUT_S)
+        response = await session.client.call(
+            address, code, fields, body, timeout_s=SEARCH_TIMEOUT_S
+        )
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # one of Apache's
             stored = await _stored_at_apache(session, topic, unique_id)
             if stored is not None:

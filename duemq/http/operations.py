@@ -1,4 +1,5 @@
-"""State of the brokers: members, replicas, timers, levels, migrations, audits.
+"""State of the brokers: members, replicas, timers, levels, migrations, audits, configuration, audit
+log of operators.
 
 A state that is not known has a reason in `failure` instead of numbers.
 """
@@ -13,14 +14,35 @@ from msgspec import Meta
 
 from duemq.client import Refused
 from duemq.client.admin.cluster import BrokerMember
-from duemq.http.broker_states import BrokerState, of_members, views
+from duemq.client.errors import Unsupported
+from duemq.http.broker_states import (
+    BrokerState,
+    UnknownPart,
+    of_members,
+    page_of_brokers,
+    page_values,
+    unknown_of,
+    values_of,
+    views,
+)
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
-from duemq.net.view_names import AUDITS_VIEW, LEVELS_VIEW, REPLICATION_VIEW, TIMERS_VIEW
+from duemq.http.sessions import AccountSession
+from duemq.net.view_names import (
+    AUDITS_VIEW,
+    CONFIGURATION_VIEW,
+    LEVELS_VIEW,
+    OPERATORS_VIEW,
+    REPLICATION_VIEW,
+    TIMERS_VIEW,
+)
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.masking import masked
 
 LEVELS_MAX: Final = 1_000
 TEXT_MAX: Final = 200
+NO_ACCOUNTS: Final = "the broker has no accounts, and so no audit log"
+ENTRIES_MAX: Final = 100  # of a page of the audit log
 
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 
@@ -203,6 +225,129 @@ async def _address(call: Call, broker: str) -> str:
     return addresses[0]
 
 
+class KeysQuery(msgspec.Struct, kw_only=True):
+    """Selection of configuration keys.
+
+    Attributes:
+        prefix: Beginning of the keys; upper and lower case are the same.
+        changed: Whether only keys are listed that a file, the environment or a command sets.
+    """
+
+    prefix: Annotated[str, Meta(max_length=255)] = ""
+    changed: bool = False
+
+    def selects(self, key: JsonObject) -> bool:
+        """Return whether a key is listed."""
+        is_set = key["source"] != ""
+        return key["key"].lower().startswith(self.prefix.lower()) and (is_set or not self.changed)
+
+
+class KeysOfBroker(msgspec.Struct):
+    """Keys of one broker, as it describes them: value, default and source; passwords are masked.
+
+    Apache's brokers report values only; the source is null.
+    """
+
+    broker: str
+    keys: list[JsonObject]
+
+
+class Configurations(msgspec.Struct):
+    """Keys of all masters.
+
+    Attributes:
+        unknown: Brokers whose keys are missing.
+    """
+
+    brokers: list[KeysOfBroker]
+    unknown: list[UnknownPart]
+
+
+class OperatorsQuery(msgspec.Struct, kw_only=True):
+    """Page of the audit log.
+
+    Attributes:
+        cursor: Cursor of the page before; empty: the first page.
+    """
+
+    limit: Annotated[int, Meta(ge=1, le=ENTRIES_MAX)] = ENTRIES_MAX
+    cursor: Annotated[str, Meta(pattern=r"^([0-9]{1,4}\.[0-9]{0,18})?$")] = ""
+
+
+class PageOfOperators(msgspec.Struct):
+    """Requests that changed something, and refused requests, broker by broker, newest first.
+
+    Attributes:
+        entries: Entries that the brokers have in memory, as they describe them.
+        cursor: Cursor of the next page; null at the end. A page may be empty before the end.
+        unknown: Brokers whose entries are missing.
+    """
+
+    entries: list[JsonObject]
+    cursor: str | None
+    unknown: list[UnknownPart]
+
+
+async def show_configuration(call: Call) -> Configurations:
+    """Return the configuration of each master."""
+    query: KeysQuery = call.query or KeysQuery()
+    session = call.session
+
+    async def part(member: BrokerMember) -> list[JsonObject]:
+        return [key for key in await keys_of(session, member) if query.selects(key)]
+
+    states = await of_members(await session.masters(), part)
+    values_of(states)
+    rows = [KeysOfBroker(one.member.name, one.value) for one in states if one.error is None]
+    return Configurations(rows, unknown_of(states))
+
+
+async def keys_of(session: AccountSession, member: BrokerMember) -> list[JsonObject]:
+    """Return the keys of a broker; an Apache broker reports their values only."""
+    try:
+        keys: list[JsonObject] = (await session.admin.view(member.address, CONFIGURATION_VIEW))[
+            "keys"
+        ]
+    except Unsupported:
+        values = await session.admin.broker_config(member.address)
+        return [
+            {"key": key, "value": masked(key, value), "source": None}
+            for key, value in sorted(values.items())
+        ]
+    return keys
+
+
+async def list_operators(call: Call) -> PageOfOperators:
+    """Return a page of the audit log."""
+    query: OperatorsQuery = call.query or OperatorsQuery()
+    session = call.session
+
+    async def part(member: BrokerMember, before: str) -> tuple[list[JsonObject], str | None]:
+        entries, following = await entries_of(session, member, before, query.limit)
+        return [{"broker": member.name, **entry} for entry in entries], following
+
+    page = await page_of_brokers(session, query.cursor, part)
+    entries, unknown = page_values(page, query.cursor)
+    return PageOfOperators(entries, page.cursor or None, unknown)
+
+
+async def entries_of(
+    session: AccountSession, member: BrokerMember, before: str, count: int
+) -> tuple[list[JsonObject], str | None]:
+    """Return entries of the audit log of a broker, and the cursor of the next ones.
+
+    Raises:
+        Refused: The broker has no accounts, or the account may not read the log.
+    """
+    try:
+        view = await session.admin.view(member.address, OPERATORS_VIEW, before=before, count=count)
+    except Refused as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:  # there is no such view
+            raise Refused(error.code, NO_ACCOUNTS, member.address) from error
+        raise
+    return view["entries"], None if view["before"] is None else str(view["before"])
+
+
 VIEWS: Final = (
     ("replicas", REPLICATION_VIEW, False, "Show role, state and lag of every member."),
     ("timers", TIMERS_VIEW, True, "Show counts, lag and rates of the timers."),
@@ -281,5 +426,23 @@ ENDPOINTS: Final = (
         body=MigrationCommand,
         result=JsonObject,
         problems=(409,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/configuration",
+        handler=show_configuration,
+        summary="Show the configuration of each master, with the source of each value.",
+        tag="operations",
+        query=KeysQuery,
+        result=Configurations,
+    ),
+    Endpoint(
+        method="GET",
+        path="/operators",
+        handler=list_operators,
+        summary="List what operators changed, and refused requests, newest first.",
+        tag="operations",
+        query=OperatorsQuery,
+        result=PageOfOperators,
     ),
 )

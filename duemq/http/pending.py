@@ -318,6 +318,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/messages/{name}",
+        has_slashes=True,
         handler=history,
         summary="Show the messages with an id or key, and their histories.",
         tag="messages",

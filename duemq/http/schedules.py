@@ -171,6 +171,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/schedules/{name}",
+        has_slashes=True,
         handler=show_schedule,
         summary="Show a schedule and its next times.",
         tag="schedules",
@@ -181,6 +182,7 @@ ENDPOINTS: Final = (
         Endpoint(
             method=method,
             path=path,
+            has_slashes=True,
             handler=change_of(action),
             summary=summary,
             tag="schedules",

@@ -42,7 +42,7 @@ class Sends:
         if not key:
             send = call.session.producer.send_with
             return sent_message(await send(new.message(), context))
-        once = await self._once.send(call.session, call.account, new, key, index, context)
+        once = await self._once.send(call.session, call.credentials, new, key, index, context)
         sent = sent_message(once.result)
         sent.repeated = once.repeated
         return sent

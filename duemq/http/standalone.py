@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute
 
 from duemq.auth.signature import Credentials
-from duemq.client import Client, ClientError
+from duemq.client import Client, ClientError, Refused
 from duemq.configuration.exposure import is_loopback
 from duemq.http.admission import Admission, AdmissionRules
 from duemq.http.api import ApiApplication
@@ -78,6 +78,8 @@ async def serving_console(
         try:
             async with asyncio.timeout(READY_S), connect(None) as client:
                 await client.masters()
+        except Refused:  # a name server with accounts, which the process has none of
+            return ""
         except (ClientError, TimeoutError) as error:
             return f"no broker can be found: {error}"
         return ""

@@ -1,7 +1,9 @@
-"""History request (9002): messages of a name, and their histories.
+"""History requests (9002, 9023): messages of a name, and their histories.
 
-    body      JSON: name (unique key, one of the KEYS, or offset message id), topic
-    response  0 + JSON: the messages of that name, each with its state and its records
+    FIND_MESSAGE            body: JSON with name (unique key, one of the KEYS, or offset message id)
+                            and topic, which may be missing
+    FIND_MESSAGE_OF_TOPIC   header: topic, for which the account needs a permission; body: name
+        response            0 + JSON: the messages of that name, each with its state and its records
 
 The handler searches the key index by topic: first the topics of pending messages, then topics that
 the found records name and, if there are no records, all topics. It accepts an offset message id
@@ -27,6 +29,8 @@ from duemq.messages.message_history import (
     chains,
     history_of,
 )
+from duemq.net import fields
+from duemq.registry.internal_topics import check_readable
 from duemq_common.bodies.histories import HistoryRequest, HistoryResponse, OpenPop
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError, StoreError
@@ -53,7 +57,7 @@ DELIVERY_UNITS_MAX: Final = 4_096  # units searched for a delivery, from the due
 
 
 class HistoryProcessor:
-    """Handler of history requests (9002).
+    """Handler of history requests (9002, 9023).
 
     Args:
         ports: Returns the components that own pending messages.
@@ -73,7 +77,10 @@ class HistoryProcessor:
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return handlers by request code."""
-        return {RequestCode.FIND_MESSAGE: self.find}
+        return {
+            RequestCode.FIND_MESSAGE: self.find,
+            RequestCode.FIND_MESSAGE_OF_TOPIC: self.find_in_topic,
+        }
 
     async def find(self, request: Request) -> Response:
         """Return the newest messages of a name.
@@ -81,7 +88,21 @@ class HistoryProcessor:
         Raises:
             RequestError: The request is malformed, or keys cannot be looked up now.
         """
-        query = _parse(request)
+        return await self._newest(_parse(request))
+
+    async def find_in_topic(self, request: Request) -> Response:
+        """Return the newest messages of a name in the topic of the header.
+
+        Raises:
+            RequestError: The request is malformed, or keys cannot be looked up now.
+        """
+        topic, query = fields.text(request, "topic"), _parse(request)
+        if not topic or query.topic not in ("", topic):
+            raise _illegal("the header names the topic, and the body no other one")
+        check_readable(topic)
+        return await self._newest(HistoryRequest(query.name, topic))
+
+    async def _newest(self, query: HistoryRequest) -> Response:
         records = _Records(self._store)
         by_offset = self._record_by_offset_id(query.name)
         if by_offset is not None:

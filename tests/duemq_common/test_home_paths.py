@@ -30,8 +30,8 @@ def test_a_path_is_expanded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_home_of_an_unknown_user_is_refused() -> None:
-    with pytest.raises(ConfigError, match="key=~nobody-of-this-name/x: there is no such home"):
-        expanded("key", "~nobody-of-this-name/x")
+    with pytest.raises(ConfigError, match="key=~absent-user/x: there is no such home"):
+        expanded("key", "~absent-user/x")
 
 
 USES: dict[str, Callable[[], object]] = {

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
-import msgspec
-
 from duemq.client.admin.cluster import BrokerMember
 from duemq.console.blocks import Chart, Key
 from duemq.console.catalogue import Translate
 from duemq.http.broker_states import BrokerState, of_members
+from duemq.http.deliveries import PastDeliveries, deliveries_of, forecast_of
 from duemq.http.endpoints import JsonValue
 from duemq.http.sessions import AccountSession
-from duemq.net.view_names import FORECAST_VIEW, LEVELS_HISTORY_VIEW, TIMERS_HISTORY_VIEW
 from duemq_common.charts import COLOURS, Point, Series, chart
 
 MINUTE_MS: Final = 60_000
@@ -32,8 +30,6 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "1y": (5_760 * MINUTE_MS, 92),
 }
 """Duration and number of the bins by length of the axis."""
-FORECAST_S: Final = 0.1  # time for the pieces of a forecast; each takes a turn of the broker
-HISTORY_VIEWS: Final = (TIMERS_HISTORY_VIEW, LEVELS_HISTORY_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +70,6 @@ def window_of(span: str, at_ms: int) -> Window:
     return Window(span, max(first_ms - first_ms % aligned_ms, 0), width_ms, bins)
 
 
-class PastDeliveries(msgspec.Struct):
-    """Deliveries of the last day at one broker.
-
-    Attributes:
-        since_ms: Start of the broker's process; what was delivered before is not known.
-        rows: Minute, deliveries, lateness of 50 %, of 99 % and of all; without empty minutes.
-    """
-
-    since_ms: int
-    rows: list[tuple[int, int, int, int, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class AxisData:
     """Counts of all brokers, as points of charts; a value of None is not known.
@@ -111,14 +95,14 @@ async def axis_data(
     rough: list[str] = []
 
     async def pending(member: BrokerMember) -> JsonValue:
-        counts, is_exact = await forecast_of(session, member.address, window)
-        rough.extend([] if is_exact else [member.name])
-        return counts
+        forecast = await forecast_of(
+            session, member.address, window.from_ms, window.width_ms, window.bins
+        )
+        rough.extend([] if forecast.is_exact else [member.name])
+        return forecast.counts
 
     async def past(member: BrokerMember) -> JsonValue:
-        requests = (session.admin.view(member.address, view) for view in HISTORY_VIEWS)
-        histories = await asyncio.gather(*requests)
-        return [msgspec.convert(view, PastDeliveries) for view in histories if view]
+        return list((await deliveries_of(session, member.address)).values())
 
     forecasts, histories = await asyncio.gather(
         of_members(members, pending), of_members(members, past)
@@ -127,29 +111,6 @@ async def axis_data(
     delivered, late_ms = _past_points(histories, window, now_ms)
     pending_points = _pending_points(forecasts, window, now_ms)
     return AxisData(delivered, late_ms, pending_points, sorted(unknown), sorted(rough))
-
-
-async def forecast_of(
-    session: AccountSession, address: str, window: Window
-) -> tuple[list[int], bool]:
-    """Return pending timers by bin, and whether the bins are exact.
-
-    The first response has all timers. The following ones move timers that are due after the wheel's
-    window, and are in an earlier slot until then, to the bin of their due time. They are as many
-    as the timer log has millions of units, so they end after a bounded time.
-    """
-    fields: dict[str, object] = {
-        "from_ms": window.from_ms,
-        "width_ms": window.width_ms,
-        "count": window.bins,
-    }
-    counts, end_s = [0] * window.bins, asyncio.get_running_loop().time() + FORECAST_S
-    while True:
-        view: JsonValue = await session.admin.view(address, FORECAST_VIEW, **fields)
-        counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
-        fields["pos"] = view["pos"]
-        if view["pos"] is None or asyncio.get_running_loop().time() >= end_s:
-            return counts, view["pos"] is None
 
 
 def _pending_points(states: Sequence[BrokerState], window: Window, now_ms: int) -> list[Point]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import Unsupported
 from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table
 from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
-from duemq.net.view_names import CONFIGURATION_VIEW
-from duemq_common.masking import masked
+from duemq.http.operations import keys_of
 
 COLUMNS: Final = ("key", "value", "default", "source", "reloadable", "unit", "broker")
 CHANGED, EVERY = "changed", "all"
@@ -26,7 +24,7 @@ async def configuration(call: PageCall) -> PageContent:
     async def part(member: BrokerMember, cursor: str) -> tuple[list[list[Cell]], None]:
         rows = [
             _row(key, member.name)
-            for key in await _keys(call, member)
+            for key in await keys_of(call.session, member)
             if key["key"].lower().startswith(prefix) and (shown == EVERY or key["source"] != "")
         ]
         return rows, None
@@ -48,20 +46,6 @@ async def configuration(call: PageCall) -> PageContent:
     title = Key("nav.configuration")
     table = Table(title, columns, rows, empty, following if page.cursor else "")
     return PageContent(title, [form, *unknown_parts(page.unknown), table])
-
-
-async def _keys(call: PageCall, member: BrokerMember) -> list[JsonObject]:
-    """Return the keys of a broker; an Apache broker reports their values only."""
-    admin = call.session.admin
-    try:
-        keys: list[JsonObject] = (await admin.view(member.address, CONFIGURATION_VIEW))["keys"]
-    except Unsupported:
-        values = await admin.broker_config(member.address)
-        return [
-            {"key": key, "value": masked(key, value), "source": None}
-            for key, value in sorted(values.items())
-        ]
-    return keys
 
 
 def _row(key: JsonObject, broker: str) -> list[Cell]:

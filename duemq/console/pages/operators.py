@@ -6,35 +6,26 @@ from typing import Final
 from urllib.parse import urlencode
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import Refused
 from duemq.console.blocks import Cell, Key, PageContent, Table
 from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
-from duemq.net.view_names import OPERATORS_VIEW
+from duemq.http.operations import entries_of
 from duemq_common.codes import RequestCode, ResponseCode
 
 PAGE_SIZE: Final = 100
 COLUMNS: Final = ("at", "user", "from", "request", "on", "action", "result", "reason", "broker")
 REQUESTS: Final = {int(code): code.name.lower().replace("_", " ") for code in RequestCode}
 """Names of requests by code."""
-NO_ACCOUNTS: Final = "the broker has no accounts, and so no audit log"
 
 
 async def operators(call: PageCall) -> PageContent:
     """Return a page of the entries that brokers have in memory, newest first."""
 
     async def part(member: BrokerMember, before: str) -> tuple[list[list[Cell]], str | None]:
-        fields = {"before": before, "count": PAGE_SIZE}
-        try:
-            view = await call.session.admin.view(member.address, OPERATORS_VIEW, **fields)
-        except Refused as error:
-            if error.code == ResponseCode.TOPIC_NOT_EXIST:  # there is no such view
-                raise Refused(error.code, NO_ACCOUNTS, member.address) from error
-            raise
-        rows = [_row(entry, member.name) for entry in view["entries"]]
-        return rows, None if view["before"] is None else str(view["before"])
+        entries, following = await entries_of(call.session, member, before, PAGE_SIZE)
+        return [_row(entry, member.name) for entry in entries], following
 
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     rows: list[list[Cell]] = page.state.value or []

@@ -104,6 +104,23 @@ def test_pending_messages_of_levels_and_open_pops_are_listed(tmp_path: Path) -> 
     serve(tmp_path, scene)
 
 
+def test_names_may_contain_slashes(tmp_path: Path) -> None:
+    async def scene(broker: Broker, client: httpx.AsyncClient) -> None:
+        message = await sent(client, keys=["orders/7", "50%"])
+        for name in ("orders%2F7", "orders/7", "50%25"):
+            [found] = (await client.get(f"/api/v1/messages/{name}")).json()["messages"]
+            assert found["unique_key"] == message["message_id"]
+        for name in ("a/b", "a/pause"):
+            new = {"name": name, "topic": "T", "every_ms": HOUR_MS, "body": "Yg=="}
+            assert (await client.post("/api/v1/schedules", json=new)).json()["created"]
+            path = f"/api/v1/schedules/{name}"
+            assert (await client.get(path)).json()["definition"]["name"] == name
+            assert (await client.post(f"{path}/pause")).json()["state"] == "paused"
+            assert (await client.delete(path)).json()["state"] == "deleted"
+
+    serve(tmp_path, scene)
+
+
 def test_the_checkpoint_of_a_pop_is_described_as_the_popped_message() -> None:
     shown = described({"topic": "rmq_sys_REVIVE_LOG_c", "unique_key": "T@3@7@G@1000@b@ck"})
     assert (shown["kind"], shown["topic"], shown["queue_id"]) == ("pop", "T", 3)
@@ -143,6 +160,9 @@ def test_a_batch_has_one_result_for_each_message(tmp_path: Path) -> None:
         ("GET", "/api/v1/pending?cursor=1.0_0_0", {}, 400, "cursor"),
         ("GET", "/api/v1/pending?kind=pops", {}, 400, "kind"),
         ("GET", "/api/v1/messages/no-such-name", {}, 404, "no-such-name"),
+        ("GET", "/api/v1/messages/%7Bname%7D", {}, 404, "{name}"),
+        ("GET", "/api/v1/groups/%7Bname%7D", {}, 404, "{name}"),
+        ("GET", "/api/v1/groups/a/b", {}, 404, "/api/v1/groups/a/b"),
         ("POST", "/api/v1/messages", {"content": b"{}"}, 415, "application/json"),
         ("POST", "/api/v1/messages", {"json": {}}, 400, "topic"),
         ("POST", "/api/v1/messages", {"json": {"topic": "T", "x": 1}}, 400, "x"),

@@ -37,13 +37,22 @@ LISTS = {
     "/groups/readers/lag": "readers",
     "/pending": "key-first",
     "/schedules": "report-first",
+    "/configuration": "brokerName",
     "/quarantine": "messages",
     "/dead-letters": "groups",
     "/dead-letters/readers": "messages",
     "/messages/key-first": "topic-first",
     "/topics/topic-first": "topic-first",
 }
-STATES = ("/brokers", "/replicas", "/timers", "/levels", "/audits")
+STATES = (
+    "/brokers",
+    "/replicas",
+    "/timers",
+    "/levels",
+    "/audits",
+    "/forecast",
+    "/deliveries",
+)
 NAMES = ("/messages/key-second", "/topics/topic-second", "/schedules/report-second")
 CLOSED = "127.0.0.1:1"
 

@@ -10,11 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from duemq.auth.signature import Credentials
+from duemq.client import Client
 from duemq.client.connection import ServerConnection
 from duemq.http.idempotency import KEY_MAX, unique_id_of
+from duemq.http.standalone import ConsoleOptions, serving_console
 from duemq_common.request import Request, Response
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT
+from tests.support.running_broker import running, small
 
 HOUR_MS = 3_600_000
 PATH = "/api/v1/messages"
@@ -43,6 +47,8 @@ def test_a_repeat_returns_the_first_result(tmp_path: Path, when: dict[str, int])
             assert not other["repeated"]
             assert await count(client, first["message_id"]) == 1
         async with api(tmp_path) as (_, client):  # a new process: only the log knows the key
+            reused = await post(client, "k", body="other", **when)
+            assert reused.status_code == 422
             later = (await post(client, "k", **when)).json()
             assert later["repeated"]
             assert later["message_id"] == first["message_id"]
@@ -133,6 +139,31 @@ def test_accounts_do_not_share_keys(tmp_path: Path) -> None:
     asyncio.run(main())
     assert unique_id_of("a", "T", "k") != unique_id_of("b", "T", "k")
     assert unique_id_of("a", "T", "k", 1) != unique_id_of("a", "T", "k1")
+
+
+def test_a_repeat_with_a_wrong_secret_gets_no_result(tmp_path: Path) -> None:
+    """In `duemq console`, only the brokers know the secrets."""
+
+    async def main() -> None:
+        async with running(small(tmp_path, **KEYS)) as (broker, _):
+
+            def connect(credentials: Credentials | None) -> Client:
+                return Client(broker=broker.address, credentials=credentials)
+
+            options = ConsoleOptions(port=0, has_accounts=True)
+            async with (
+                serving_console(connect, options) as port,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            ):
+                client.auth = httpx.BasicAuth(ROOT.access_key, ROOT.secret)
+                first = (await post(client, "k", delay_ms=HOUR_MS)).json()
+                assert (await post(client, "k", delay_ms=HOUR_MS)).json()["repeated"]
+                client.auth = httpx.BasicAuth(ROOT.access_key, "wrong")
+                refused = await post(client, "k", delay_ms=HOUR_MS)
+                assert refused.status_code == 403
+                assert first["offset_message_id"] not in refused.text
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("key", ["", "x" * (KEY_MAX + 1), "\x7f"])

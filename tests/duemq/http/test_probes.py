@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,25 +13,26 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from duemq.http.connection import HEAD_BYTES_MAX
+from duemq.http.connection import HEAD_BYTES_MAX, ConnectionLimits
 from duemq.http.http_port import HttpPort
 from duemq.http.probes import Probes, probe_application
 from duemq.http.server import serving
 from duemq.net.bound_socket import bind
 from tests.support.raw_connection import WAIT_S
+from tests.support.wait_until import until
 
 CONNECTIONS_MAX = 32
 Scene = Callable[[int], Awaitable[Any]]
 
 
-def registry() -> CollectorRegistry:
+def registry(text: str) -> CollectorRegistry:
     made = CollectorRegistry()
-    Gauge("one", "A figure.", registry=made).set(1)
+    Gauge("one", f"A figure.{text}", registry=made).set(1)
     Gauge("two", "Another.", registry=made).set(2)
     return made
 
 
-def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
+def serve(scene: Scene, *, ill: str = "", unready: str = "", text: str = "") -> Any:
     async def main() -> Any:
         async def live() -> str:
             return ill
@@ -38,7 +40,7 @@ def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
         async def ready() -> str:
             return unready
 
-        probes = Probes(registry(), live=live, ready=ready)
+        probes = Probes(registry(text), live=live, ready=ready)
         with bind("127.0.0.1", 0) as bound:
             port = HttpPort(
                 bound=bound,
@@ -138,6 +140,45 @@ def test_half_requests_delay_no_scrape() -> None:
             writer.close()
 
     serve(scene)
+
+
+def test_idle_connections_delay_no_scrape() -> None:
+    async def scene(port: int) -> None:
+        idle = []
+        for _ in range(4 * CONNECTIONS_MAX):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(get("/livez").replace(b"Connection: close\r\n", b""))
+            assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+            idle.append(writer)
+        for _ in range(20):
+            status, _, _ = await fetch(port, get("/metrics"))
+            assert status == 200
+        for writer in idle:
+            writer.close()
+
+    serve(scene)
+
+
+def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[ConnectionLimits] = []
+
+    def brief(connections_max: int) -> ConnectionLimits:
+        limits.append(ConnectionLimits(connections_max, unread_s=0.05))
+        return limits[-1]
+
+    monkeypatch.setattr("duemq.http.port_server.ConnectionLimits", brief)
+
+    async def scene(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            silent.send(get("/metrics"))
+            assert silent.recv(1) == b"H"
+            await asyncio.to_thread(
+                until, lambda: not limits[0].open_count, seconds=WAIT_S, what="an abort"
+            )
+        status, _, _ = await fetch(port, get("/metrics"))
+        assert status == 200
+
+    serve(scene, text="x" * (16 << 20))
 
 
 def test_what_only_http_needs_is_imported_in_its_thread() -> None:

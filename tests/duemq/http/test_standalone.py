@@ -61,6 +61,28 @@ def test_brokers_check_the_accounts(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_name_server_may_check_the_accounts(tmp_path: Path) -> None:
+    async def main() -> None:
+        keys = {**KEYS, "embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
+        async with running(small(tmp_path, **keys)) as (broker, _):
+
+            def connect(credentials: Credentials | None) -> Client:
+                return Client(broker.namesrv_address, credentials=credentials)
+
+            options = ConsoleOptions(port=0, has_accounts=True)
+            async with (
+                serving_console(connect, options) as port,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            ):
+                assert (await client.get("/readyz")).text == "ok\n"
+                path = "/api/v1/topics"
+                assert (await client.get(path, auth=("root", "wrong"))).status_code == 403
+                right = (ROOT.access_key, ROOT.secret)
+                assert (await client.get(path, auth=right)).status_code == 200
+
+    asyncio.run(main())
+
+
 def test_an_unreachable_cluster_is_not_ready() -> None:
     async def main() -> None:
         def connect(credentials: Credentials | None) -> Client:

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from duemq.auth.signature import Credentials
 from duemq.client.decisions import PendingDecisions
 from duemq_common.clock import FakeClock
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import decode_record
+from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.pop_client import PopClient, advance
-from tests.support.running_broker import BrokerClient, running, small
+from tests.support.running_broker import BrokerClient, connected, running, small
 
 HOUR_MS = 3_600_000
 pytestmark = pytest.mark.finding("B5")
@@ -405,5 +407,48 @@ def test_an_occurrence_names_its_schedule_and_planned_time(tmp_path: Path) -> No
             [one] = await found(client, f"hourly@{planned_ms}")
             assert (one["state"], one["schedule"]) == ("delivered", "hourly")
             assert one["delivered_ms"] == planned_ms
+
+    asyncio.run(work())
+
+
+def test_an_account_finds_messages_of_its_topic_only(tmp_path: Path) -> None:
+    ann, code = Credentials("ann", "ann-secret"), RequestCode.FIND_MESSAGE_OF_TOPIC
+
+    async def work() -> None:
+        async with running(small(tmp_path, **KEYS)) as (broker, _):
+            await prepare_all(broker.address, ROOT, user_steps(ann, {"Topic:T": ["Sub"]}))
+            async with (
+                connected(broker.address, ROOT) as root,
+                connected(broker.address, ann) as client,
+            ):
+                offset_ids = {}
+                for topic in ("T", "U"):
+                    response = await root.send(topic, b"x", UNIQ_KEY=topic, KEYS="k", DELAY="18")
+                    offset_ids[topic] = response.fields["msgId"]
+
+                async def unique_keys(name: str) -> list[str]:
+                    body = json.dumps({"name": name}).encode()
+                    response = await client.call(code, {"topic": "T"}, body)
+                    assert response.code == 0, response.remark
+                    messages = json.loads(bytes(response.body))["messages"]
+                    return [message["unique_key"] for message in messages]
+
+                for name in ("T", "k", offset_ids["T"]):
+                    assert await unique_keys(name) == ["T"]
+                for name in ("U", offset_ids["U"]):
+                    assert await unique_keys(name) == []
+
+                async def refused(header: dict[str, str], **body: str) -> int:
+                    content = json.dumps({"name": "k", **body}).encode()
+                    return int((await client.call(code, header, content)).code)
+
+                assert await refused({"topic": "U"}) == ResponseCode.NO_PERMISSION
+                assert await refused({"topic": "SCHEDULE_TOPIC_XXXX"}) == ResponseCode.NO_PERMISSION
+                assert await refused({"topic": "T"}, topic="U") == ResponseCode.MESSAGE_ILLEGAL
+                for nothing in ({}, {"topic": ""}):
+                    assert await refused(nothing) != ResponseCode.SUCCESS
+                    assert (await root.call(code, nothing, b'{"name":"k"}')).code != 0
+                anywhere = await client.call(RequestCode.FIND_MESSAGE, body=b'{"name":"k"}')
+                assert anywhere.code == ResponseCode.NO_PERMISSION
 
     asyncio.run(work())
