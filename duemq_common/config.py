@@ -10,10 +10,12 @@ change it (`wire`). A component gets its own section only; a reload passes a new
 from __future__ import annotations
 
 import dataclasses
+import os
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -148,6 +150,20 @@ def errors_name_sources(properties: Mapping[str, str]) -> Iterator[None]:
         if error.source or not source:
             raise
         raise ConfigError(error.key, error.value, error.reason, source=source) from error
+
+
+def expanded(key: str, text: str) -> Path:
+    """Return the path of a configuration key.
+
+    Raises:
+        ConfigError: The path begins with `~`, and there is no such home directory. A service
+            account or a container may have none.
+    """
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        reason = "there is no such home directory: set a path that does not begin with ~"
+        raise ConfigError(key, text, reason)
+    return Path(path)
 
 
 def to_properties(config: object) -> dict[str, str]:

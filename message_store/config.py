@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from duemq_common.config import option
+from duemq_common.config import expanded, option
 from duemq_common.errors import ConfigError
-from duemq_common.home_paths import expanded
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"

@@ -20,8 +20,8 @@ from duemq.auth.plain_files import POLL_MS, PlainFiles
 from duemq.auth.plain_gate import PlainGate
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
+from duemq_common.config import expanded
 from duemq_common.errors import ConfigError, RequestError
-from duemq_common.home_paths import expanded
 from duemq_common.request import Request
 
 log = logging.getLogger(__name__)

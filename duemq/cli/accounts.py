@@ -14,9 +14,9 @@ import typer
 from duemq.cli.command import command
 from duemq.cli.groups import group
 from duemq.cli.options import AsJson, Configuration
+from duemq_common.config import expanded
 from duemq_common.errors import UsageError
 from duemq_common.existence import is_directory
-from duemq_common.home_paths import expanded
 
 if TYPE_CHECKING:
     from duemq.auth.config import AuthConfig

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from duemq.configuration.config import parse_addresses
-from duemq_common.config import INT_MAX, option
+from duemq_common.config import INT_MAX, expanded, option
 from duemq_common.errors import ConfigError
-from duemq_common.home_paths import expanded
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"

@@ -23,7 +23,7 @@ from duemq.net.tls import ClientTls, ServerTls, Tls
 from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
-from duemq_common.home_paths import expanded
+from duemq_common.config import expanded
 
 if TYPE_CHECKING:
     from duemq.namesrv.server import NameServer

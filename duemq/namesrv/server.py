@@ -28,8 +28,8 @@ from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.registry.config_file import ConfigFile
 from duemq_common.clock import Clock
+from duemq_common.config import expanded
 from duemq_common.errors import UsageError
-from duemq_common.home_paths import expanded
 
 log = logging.getLogger(__name__)
 

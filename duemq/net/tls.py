@@ -28,8 +28,8 @@ from msgspec import Struct
 from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
 from duemq.net.tls_config import DISABLED, ENFORCING, TlsConfig
+from duemq_common.config import expanded
 from duemq_common.errors import ConfigError
-from duemq_common.home_paths import expanded
 
 log = logging.getLogger(__name__)
 FileState = tuple[tuple[int, int, int], ...]

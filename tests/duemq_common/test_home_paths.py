@@ -15,8 +15,8 @@ from duemq.namesrv.server import NameServer
 from duemq.net.tls import server_context
 from duemq.net.tls_config import TlsConfig
 from duemq_common.clock import SystemClock
+from duemq_common.config import expanded
 from duemq_common.errors import ConfigError
-from duemq_common.home_paths import expanded
 from message_store.config import StoreConfig
 from tests.support.homeless import remove_home
 

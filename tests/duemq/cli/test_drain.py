@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duemq.cli.exits import Exit
-from tests.support.commands import Running, duemq, start
+from duemq.client import Message, Producer
+from duemq.client.push_consumer import PushConsumer
+from tests.duemq.client.test_push_consumer import FAST, Collector
+from tests.support.commands import TIMEOUT_S, Running, duemq, environment, start
+from tests.support.wait_until import until
+
+STAY_OFF = (
+    "duemq: the sends of test stay off; let it accept sends again after its restart: "
+    "duemq drain test --undo"
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +73,79 @@ def test_what_is_due_after_the_timeout_is_reported(broker: Running) -> None:
 def test_wrong_arguments(broker: Running, words: tuple[str, ...], code: Exit, text: str) -> None:
     done = duemq("drain", *words, *broker.where)
     assert (done.returncode, text in done.stderr) == (code, True)
+
+
+def drain_process(broker: Running) -> subprocess.Popen[str]:
+    """Start a drain that waits for a message of the next two hours; return it when it waits."""
+    duemq("send", "T", "later", "--at", "+1h", *broker.where)
+    words = ("drain", "--soon", "2h", "--timeout", "30s", *broker.where)
+    command = [sys.executable, "-m", "duemq", *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("duemq: test is busy: "), line
+    assert "pending, next due 2" in line
+    return process
+
+
+def test_an_interrupted_drain_reports_that_the_sends_stay_off(broker: Running) -> None:
+    process = drain_process(broker)
+    process.send_signal(signal.SIGINT)
+    out, text = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (Exit.INTERRUPTED, "")
+    assert text.splitlines()[-1] == STAY_OFF
+    assert duemq("send", "T", "x", *broker.where).returncode == Exit.REFUSED
+    assert drained(broker, "test", "--undo")["accepts_sends"]
+
+
+def test_a_broker_that_stops_during_a_drain_is_reported(tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    process = drain_process(broker)
+    broker.stop()
+    _, text = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == Exit.UNREACHABLE, text
+    off, reason = text.splitlines()[-2:]
+    assert off == STAY_OFF
+    assert "does not respond" in reason
+
+
+def test_another_broker_that_does_not_respond_is_not_asked(broker: Running, tmp_path: Path) -> None:
+    address = str(broker.ready["namesrv"])
+    keys = {"brokerName": "other", "embeddedNamesrvEnable": "false", "namesrvAddr": address}
+    other = start(tmp_path, **keys)
+    try:
+        until(
+            lambda: "other" in duemq("cluster", *broker.where).stdout,
+            seconds=TIMEOUT_S,
+            what="a registration",
+        )
+        other.process.send_signal(signal.SIGSTOP)
+        assert duemq("drain", "--json", *broker.where).returncode == Exit.USAGE  # there are two
+        assert drained(broker, "test")["drained"]
+        assert drained(broker, "test", "--undo")["accepts_sends"]
+    finally:
+        other.process.kill()
+        other.process.communicate()
+
+
+def test_members_of_a_broadcasting_group_are_not_waited_for(
+    broker: Running, tmp_path: Path
+) -> None:
+    async def main() -> dict[str, Any]:
+        address, handler = str(broker.ready["address"]), Collector()
+        async with Producer(broker=address, timeout_s=TIMEOUT_S) as producer:
+            await producer.send(Message("All", b"1"))
+        consumer = PushConsumer(
+            broker=address, group="broadcast", settings=replace(FAST, offsets_file=tmp_path / "o")
+        )
+        consumer.subscribe("All", handler)
+        async with consumer:
+            await handler.wait_for(1)
+            words = ("test", "--timeout", "1ms", "--soon", "1s")
+            return await asyncio.to_thread(drained, broker, *words)
+
+    state = asyncio.run(main())
+    assert (state["lag"], state["drained"]) == (0, True)
+    assert drained(broker, "test", "--undo")["accepts_sends"]

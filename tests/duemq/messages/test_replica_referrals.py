@@ -24,6 +24,7 @@ REQUESTS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
     RequestCode.DECIDE_HITS: ({}, {}),
     RequestCode.FIND_COPIES: ({"topic": "T"}, {}),
     RequestCode.FIND_MESSAGE: ({}, {"name": "0" * 32}),
+    RequestCode.FIND_MESSAGE_OF_TOPIC: ({"topic": "T"}, {"name": "0" * 32}),
     RequestCode.RECALL_MESSAGE: ({"topic": "T", "recallHandle": "x"}, {}),
 }
 
