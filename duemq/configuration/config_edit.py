@@ -5,7 +5,7 @@ prepare   write the new text to a temporary file and sync it
 commit    replace the file                  discard   remove the temporary file
 
 A file that belongs to others, is on a read-only file system or is mounted from outside, as in a
-container, stays as it is: the change lasts until the next start.
+container, stays as it is: the change lasts until the next start or reload.
 
 Source: Configuration.persist (which rewrites the file)
 """
@@ -191,7 +191,7 @@ def _check_read_only(path: Path | None, error: OSError) -> None:
     if error.errno not in READ_ONLY:
         text = f"update config: {path} cannot be written ({error.strerror}); nothing was changed"
         raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-    text = "%s cannot be written (%s): the change lasts until the next start"
+    text = "%s cannot be written (%s): the change lasts until the next start or reload"
     log.warning(text, path, error.strerror)
 
 

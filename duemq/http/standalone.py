@@ -23,6 +23,7 @@ from duemq.http.server import serving
 from duemq.http.sessions import Sessions
 from duemq.net.allowed_networks import Sources, trusted_proxies
 from duemq.net.bound_socket import bind
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import UsageError
 
 READY_S = 5.0
@@ -78,9 +79,9 @@ async def serving_console(
         try:
             async with asyncio.timeout(READY_S), connect(None) as client:
                 await client.masters()
-        except Refused:  # a name server with accounts, which the process has none of
-            return ""
         except (ClientError, TimeoutError) as error:
+            if isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION:
+                return ""  # a name server with accounts responds; this process has none
             return f"no broker can be found: {error}"
         return ""
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -157,6 +158,20 @@ def test_idle_connections_delay_no_scrape() -> None:
             writer.close()
 
     serve(scene)
+
+
+def test_peers_that_do_not_read_delay_no_scrape() -> None:
+    async def scene(port: int) -> None:
+        with ExitStack() as silent:
+            for _ in range(3 * CONNECTIONS_MAX):
+                peer = silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+                peer.send(get("/metrics"))
+                assert await asyncio.to_thread(peer.recv, 1) == b"H"
+            for _ in range(3):
+                status, _, _ = await fetch(port, get("/livez"))
+                assert status == 200
+
+    serve(scene, text="x" * (6 << 20))
 
 
 def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:

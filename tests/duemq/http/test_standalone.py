@@ -11,8 +11,9 @@ import pytest
 
 from duemq.auth.signature import Credentials
 from duemq.broker.http_ports import RESPONSE_S, responds
-from duemq.client import Client
+from duemq.client import Client, Refused
 from duemq.http.standalone import ConsoleOptions, serving_console
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import UsageError
 from tests.support.accounts import KEYS, ROOT
 from tests.support.running_broker import running, small
@@ -98,6 +99,27 @@ def test_an_unreachable_cluster_is_not_ready() -> None:
             assert (await client.get("/livez")).status_code == 200
             assert (await client.get("/api/v1/topics")).status_code == 503
 
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(ResponseCode.NO_PERMISSION, 200), (ResponseCode.SYSTEM_BUSY, 503)]
+)
+def test_a_name_server_that_refuses_for_other_reasons_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch, code: ResponseCode, status: int
+) -> None:
+    async def refuse(client: Client) -> list[tuple[str, str]]:
+        raise Refused(code, "no")
+
+    async def main() -> None:
+        options = ConsoleOptions(port=0)
+        async with (
+            serving_console(lambda _: Client("127.0.0.1:1"), options) as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        ):
+            assert (await client.get("/readyz")).status_code == status
+
+    monkeypatch.setattr(Client, "masters", refuse)
     asyncio.run(main())
 
 
