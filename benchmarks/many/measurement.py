@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from signal import SIGINT
@@ -22,14 +23,15 @@ from benchmarks.many.broker_sample import Sample, longest_s, sample
 from benchmarks.many.clients import PREFIX, connections, create_singly, create_topics
 from benchmarks.many.sizes import Sizes
 from tests.interop.programs import go_program
-from tests.support.child_process import Child
+from tests.support.child_process import Child, wait_for_child
 from tests.support.duemq_server import DueMQ
-from tests.support.free_ports import free_ports
+from tests.support.free_ports import free_ports, listening
 
 MANYLOAD: Final = Path(__file__).parents[1] / "manyload"
 SHARED: Final = ("dial.go", "frame.go", "record.go", "sign.go", "stats.go", "tally.go")
 SINGLE_TOPICS: Final = 100  # created by one request each
 SLOPE_CLIENTS: Final = 1_000
+METRICS_S_MAX: Final = 60.0  # the HTTP port opens after that of the clients
 KEYS: Final = {
     "diskMaxUsedSpaceRatio": "75",  # retention removes the oldest files when the disk fills
     "fileReservedTime": "1",
@@ -53,6 +55,8 @@ def new_broker(root: Path) -> Iterator[tuple[DueMQ, int]]:
     server = DueMQ(root / "broker", store_dir=root / "store", keys=keys)
     try:
         server.start()
+        is_open = partial(listening, metrics_port)
+        wait_for_child(server.broker, is_open, seconds=METRICS_S_MAX, what="open metrics port")
         yield server, metrics_port
     finally:
         server.stop()
@@ -100,7 +104,7 @@ def measure_load(
     connected: Figures = {}
     rows: list[Figures] = []
     last = sample(server.broker, metrics_port)
-    reports = Reports()
+    reports, ends = Reports(), False
     for report in reports.of_run(server.broker_port, sizes):
         current = sample(server.broker, metrics_port)
         if report["event"] == "connected":
@@ -108,7 +112,8 @@ def measure_load(
         elif report["event"] == "window":
             rows.append(row(report, last, current))
             print(_line(rows[-1]), file=sys.stderr, flush=True)
-            if is_enough(rows[-1]):
+            if not ends and is_enough(rows[-1]):
+                ends = True
                 reports.end_sends()
         else:
             return {"connected": connected, "windows": rows, "final": report}

@@ -37,11 +37,11 @@ def search(root: Path, sizes: Sizes, step_s: int = STEP_S) -> dict[str, Any]:
             figures = measure_load(
                 server, replace(steps, together=together), metrics_port, is_exceeded
             )
-        rows = [
-            row | {"rate": rate, "on_time": not is_exceeded(row)}
-            for row, rate in zip(figures["windows"], rates, strict=False)
-            if row["sent"]
-        ]
+        rows: list[Figures] = []
+        for row, rate in zip(figures["windows"], rates, strict=False):
+            rows.append(row | {"rate": rate, "on_time": not is_exceeded(row)})
+            if not rows[-1]["on_time"]:
+                break  # later windows have the last sends and deliveries of this rate
         results[str(together)] = {"windows": rows, "final": figures["final"]}
     return {"step_s": step_s, "late_ms_max": LATE_MS_MAX, "by_together": results}
 
