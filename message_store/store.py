@@ -31,7 +31,6 @@ from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
-from message_store.queues.topic_erasure import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
 from message_store.recovery import recover, start_position
@@ -420,10 +419,13 @@ class MessageStore(StoreReader):
         """Detach a topic's queues; return the directory that `topic_removal` erases."""
         return self.progress.detach_topic(name)
 
-    def _restart_topic(self, name: str) -> None:
-        """Remove the queues of a topic that the master of a replica has deleted."""
+    def _restart_topic(self, name: str, before: int) -> None:
+        """Remove the queues of a topic that the master of a replica has deleted.
+
+        Queues whose first record is at or after the log offset `before` are the new topic's.
+        """
         self.flush()  # the messages must be on the disk before their removal is
-        erase(self.queues, self.detach_topic(name))
+        self.progress.restart_topic(name, before)
 
     # -- durability ---------------------------------------------------------------------------
 

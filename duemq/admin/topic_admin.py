@@ -5,7 +5,7 @@ The responses to 17, 18 and 215 are sent after the file is written and the name 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from duemq.admin.name_lists import names_in
@@ -36,6 +36,7 @@ class TopicAdminProcessor:
     Args:
         groups_online: Returns the online groups that subscribe to a topic.
         put_tps: Returns the messages per second put into a topic.
+        forget: Called with a deleted topic, before it can be created again.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class TopicAdminProcessor:
         *,
         groups_online: Callable[[str], list[str]] = lambda topic: [],
         put_tps: Callable[[str], float] = lambda topic: 0.0,
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store, self._topics, self._offsets = store, topics, offsets
         self._identity = identity
         self._groups_online, self._put_tps = groups_online, put_tps
+        self._forget = forget
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return the handlers by request code."""
@@ -122,13 +125,14 @@ class TopicAdminProcessor:
         if self._store.queues.deletions.is_full:
             text = f"{DELETIONS_MAX} deleted topics still have records in the log: {FULL_REMEDY}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
-        await self._topics.delete(name)
-        self._offsets.remove_topic(name)
-        try:
-            await remove_topic_in_thread(self._store, name)
-        except OSError as error:
-            text = f"the queues of topic {name} cannot be deleted: {error}. Try again"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
+        async with self._topics.removal(name):
+            try:
+                await remove_topic_in_thread(self._store, name)
+            except OSError as error:
+                text = f"the queues of topic {name} cannot be deleted: {error}. Try again"
+                raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
+            self._offsets.remove_topic(name)
+            await self._forget(name)
 
     async def all_topics(self, request: Request) -> Response:
         """Return all topics with the table's version, for slaves and tools."""

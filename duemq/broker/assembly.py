@@ -176,6 +176,7 @@ def _load_tables(
     offsets.load()
     offsets.prove((TRANSACTION_GROUP, REVIVE_GROUP))
     offsets.follow(store, (TRANSACTION_GROUP, REVIVE_GROUP))
+    offsets.remove_deleted()
     offsets.fit(store.queue_bounds)
     return topics, groups, offsets
 
@@ -303,7 +304,8 @@ def _pop_parts(parts: BrokerComponents, context: BrokerContext) -> PopParts:
 
 
 def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
-    store, identity = parts.store, parts.identity
+    store, identity, pop = parts.store, parts.identity, parts.pop
+    assert pop is not None
     groups = GroupAdminProcessor(
         store,
         parts.topics,
@@ -338,6 +340,7 @@ def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[P
             parts.topics,
             parts.offsets,
             identity,
+            forget=pop.forget_topic,
             groups_online=parts.clients.groups_subscribed_to,
             put_tps=parts.stats.topic_tps,
         ),

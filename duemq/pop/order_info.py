@@ -116,6 +116,11 @@ class OrderTable(SavedTable):
         """Remove the last pop of a queue, because its offset was reset."""
         self._dirty |= self._table.pop(queue, None) is not None
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove the last pops of a deleted topic."""
+        for queue in [queue for queue in self._table if queue.topic == topic]:
+            self.clear(queue)
+
     # -- pops -----------------------------------------------------------------------------------
 
     def blocked_until(self, queue: GroupQueue, attempt_id: str | None, now_ms: int) -> int | None:

@@ -92,6 +92,14 @@ class Orderly:
                 self._wake.set()
         await self._save()
 
+    async def forget_topic(self, topic: str) -> None:
+        """Remove the last pops of a deleted topic, also from the file.
+
+        A topic that is created again with the same name would be blocked by them after a kill.
+        """
+        self.table.forget_topic(topic)
+        await self._save()
+
     async def run(self) -> None:
         """Resume pops when their queues are not blocked, and write the file, until stopped."""
         while not self._stopping:

@@ -100,6 +100,10 @@ class PopOffsets:
                 except RequestError as error:
                     self._warn(error)
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove the ends of unconfirmed pops of a deleted topic."""
+        self._ends = {queue: end for queue, end in self._ends.items() if queue.topic != topic}
+
     @property
     def before(self) -> int:
         """Return the log offset before which every pop is committed."""

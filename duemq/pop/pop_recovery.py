@@ -46,6 +46,8 @@ def recover_pops(
     undecided.load(pops.first_needed)
     for checkpoint in _checkpoints(store, pops.before, identity):
         undecided.add(checkpoint)
+        if (checkpoint.put_offset or 0) < store.queues.deletions.before(checkpoint.topic):
+            continue  # the topic was deleted after the pop, and perhaps created again
         _, queue_end = store.queue_bounds(checkpoint.topic, checkpoint.queue_id)
         end = min(max(checkpoint.offsets) + 1, queue_end)
         committed = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)

@@ -207,6 +207,11 @@ class PopService:
         recover_pops(self._store, self._offsets, self._undecided, self._identity)
         self._offsets.pops = lambda: PopState(self.offsets.before, self._undecided.table())
 
+    async def forget_topic(self, topic: str) -> None:
+        """Forget the pops of a deleted topic; its queues begin at 0 if it is created again."""
+        self.offsets.forget_topic(topic)
+        await self.orderly.forget_topic(topic)
+
     def first_needed(self) -> int | None:
         """Return the first log offset that undecided checkpoints need; a pin."""
         self._undecided.decided(self.reviver.settled_ms())

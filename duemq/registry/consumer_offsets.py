@@ -122,6 +122,7 @@ class OffsetManager(SavedTable):
             ValueError: The table is invalid.
         """
         self._use_content(decode(data))
+        self.remove_deleted()
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
@@ -196,6 +197,18 @@ class OffsetManager(SavedTable):
             log.warning("%d more offsets were set to the end of their queue", count - NOTICES_MAX)
         self._dirty |= count > 0
         return count
+
+    def remove_deleted(self) -> None:
+        """Remove the offsets of topics that were deleted after the table was written.
+
+        The queues of a topic that was created again with the same name begin at 0.
+        """
+        store, last = self._store, self._last_record.offset
+        if store is None or last < 0:  # the table is Apache's, or the log was empty
+            return
+        for topic in {topic for topic, _ in self._table}:
+            if store.queues.deletions.before(topic) > last:
+                self.remove_topic(topic)
 
     def follow(self, store: MessageStore, groups_read_again: Collection[str]) -> None:
         """Adjust the offsets to a log that has lost its end since the file was written.

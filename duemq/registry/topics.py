@@ -11,8 +11,10 @@ Source: TopicConfigManager
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 from delayed_delivery.plugin import SystemTopic
@@ -86,6 +88,7 @@ class TopicManager(StoredTable[TopicConfig]):
         self._plugin_topics = tuple(system_topics)
         self._defaults = default_topics(config, system_topics)
         self._to_create: dict[str, TopicConfig] = {}  # topics to create, by name
+        self._removals: dict[str, asyncio.Event] = {}  # ends of `removal`, by name
         self.changed: TopicListener | None = None
         self.removed: Callable[[str], None] | None = None
         self.resized: Callable[[str], None] | None = None
@@ -255,6 +258,7 @@ class TopicManager(StoredTable[TopicConfig]):
         for topic in topics:
             if topic.name not in self._table:
                 check_name(topic.name)
+        await self._wait_removed([topic.name for topic in topics])
         async with self._changing:
             new = [topic for topic in topics if topic.name not in self._table]
             if not new:
@@ -268,6 +272,7 @@ class TopicManager(StoredTable[TopicConfig]):
         """Create a topic, in one write with the topics of concurrent calls."""
         name = planned.name
         check_name(name)
+        await self._wait_removed([name])
         self._to_create.setdefault(name, planned)
         try:
             async with self._changing:
@@ -300,6 +305,7 @@ class TopicManager(StoredTable[TopicConfig]):
         """
         for topic in topics:
             self._check_update(topic)
+        await self._wait_removed([topic.name for topic in topics])
         async with self._changing:
             changes = [new for topic in topics if (new := self._altered(topic)) is not None]
             if changes:
@@ -329,6 +335,33 @@ class TopicManager(StoredTable[TopicConfig]):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic.name}: {error}") from error
         new = topic.replace(attributes=attributes, extra=old.extra if old else topic.extra)
         return None if new == old else new
+
+    @asynccontextmanager
+    async def removal(self, name: str) -> AsyncIterator[None]:
+        """Delete a topic; the caller removes its queues while the block is open.
+
+        A topic with this name is created again only after the block: its first messages would
+        otherwise be removed with the queues of the deleted one.
+
+        Raises:
+            RequestError: As `delete`.
+        """
+        await self._wait_removed([name])
+        ended = self._removals[name] = asyncio.Event()
+        try:
+            await self.delete(name)
+            yield
+        finally:
+            del self._removals[name]
+            ended.set()
+
+    async def _wait_removed(self, names: Sequence[str]) -> None:
+        """Wait until none of these names is in removal."""
+        while True:
+            ends = [self._removals[name] for name in names if name in self._removals]
+            if not ends:
+                return
+            await ends[0].wait()
 
     async def delete(self, name: str) -> bool:
         """Delete a topic; return whether it existed. The caller removes its queues.

@@ -171,6 +171,7 @@ def replica_of(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes.replace_by,
     }
+    store.raw.restarted.append(offsets.remove_topic)
     progress = {RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by}
     synchronize = SlaveSynchronize(copied, progress, store, clock, connect)
     store.retention.add_pin(lambda: synchronize.first_needed, owner="the master's log")

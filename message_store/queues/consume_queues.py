@@ -256,6 +256,19 @@ class QueueSet:
         self.deletions.add(name, log_end)
         return detached
 
+    def remove_before(self, name: str, log_offset: int) -> None:
+        """Remove a topic's queues whose first record is before a log offset.
+
+        Their numbering starts at 0 again.
+        """
+        for slot in self._slots_of(name):
+            queue = self.of_slot(slot)
+            if queue.min_offset == 0 and queue.log_offset(0) >= log_offset:
+                continue
+            self._backlog = [block for block in self._backlog if block[0] != slot]
+            queue.discard()
+            self.topics.set_next_offset(slot, 0)
+
     def _slots_of(self, name: str) -> list[int]:
         index = self.topics.find(name)
         if index < 0:

@@ -62,13 +62,31 @@ class QueueProgress:
         """
         before = self._queues.ends_sum
         detached = self._queues.detach_topic(name, self._log.end)
-        removed = before - self._queues.ends_sum
+        self._removed(before - self._queues.ends_sum)
+        return detached
+
+    def _removed(self, units: int) -> None:
+        """Subtract removed units from the mark; a start would report them as missing."""
         marks = self._mark.read()
-        if marks is not None:  # otherwise a start would report these units as missing
-            self._mark.update(durable_units=max(marks.durable_units - removed, 0))
+        if marks is not None:
+            self._mark.update(durable_units=max(marks.durable_units - units, 0))
         self._synced_before = None
         self.mark_dispatched()
-        return detached
+
+    def restart_topic(self, name: str, before: int) -> None:
+        """Remove a topic's queues whose first record is before a log offset.
+
+        The deletion is on the disk first: after a kill, the same record of the master restarts the
+        topic again.
+
+        Raises:
+            OSError: The disk refused it; the call can be repeated.
+        """
+        self._queues.deletions.add(name, before)
+        self._queues.deletions.write()
+        count = self._queues.ends_sum
+        self._queues.remove_before(name, before)
+        self._removed(count - self._queues.ends_sum)
 
     def sync_queues(self, flusher: Flusher, index_ms: int) -> None:
         """Sync the queue files written so far, and record the synced offsets.

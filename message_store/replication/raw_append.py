@@ -52,9 +52,11 @@ class RawAppender:
     """The write side of a replica's log.
 
     Args:
-        restart_topic: Removes the queues of a topic that the master has deleted.
+        restart_topic: Removes the queues of a topic that the master has deleted; it is called with
+            a log offset after the last known record of the deleted topic.
     Attributes:
         observers: Called with the slots of the queues that grew, once their units are written.
+        restarted: Called with the name of a topic whose queues begin at 0 again.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class RawAppender:
         queues: QueueSet,
         rules: Sequence[TagsCodeRule],
         notice: Callable[[str], None],
-        restart_topic: Callable[[str], None],
+        restart_topic: Callable[[str, int], None],
     ) -> None:
         self._log, self._appender, self._queues = log, appender, queues
         self._rules, self._restart_topic = rules, restart_topic
@@ -74,6 +76,7 @@ class RawAppender:
         self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
         self.observers: list[Observer] = []
+        self.restarted: list[Callable[[str], None]] = []
 
     def append(self, offset: int, data: Bytes) -> int:
         """Append the leading complete records of `data`; return the number of processed bytes.
@@ -207,7 +210,7 @@ class RawAppender:
                 f"{where} has queue offset {int(row['queue_offset'])}, but queue {queue_id} of "
                 f"{topics.name(index)} ends at {topics.next_offset(slot)}",
             )
-            self._restart_queue(row, topics.name(index))
+            self._restart_queue(row, topics.name(index), slot)
 
     def _refuse_once(self, row: Row, reason: str) -> None:
         """Raise `ReplicationFault` unless the same record was refused before."""
@@ -232,11 +235,15 @@ class RawAppender:
         start = int(last[0]["phys_offset"]) if has_unit else 0
         return missing <= (int(row["phys_offset"]) - start) // layout.RECORD_FIXED_BYTES
 
-    def _restart_queue(self, row: Row, name: str) -> None:
+    def _restart_queue(self, row: Row, name: str, slot: int) -> None:
         """Remove the queues of a topic whose records begin at 0 again; else use no queue."""
         if row["queue_offset"] == 0:
             self._notice(f"the master has deleted the topic {name}: its queues begin at 0 again")
-            self._restart_topic(name)
+            queue = self._queues.of_slot(slot)
+            last = queue.log_offset(queue.max_offset - 1)
+            self._restart_topic(name, last + 1 if last >= 0 else int(row["phys_offset"]))
+            for observer in self.restarted:
+                observer(name)
         else:
             row["topic_index"] = layout.IN_NO_QUEUE
 

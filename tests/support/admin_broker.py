@@ -44,13 +44,22 @@ class AdminBroker:
         self.offsets = OffsetManager(self._file("consumerOffset"), clock)
         self.clients = ClientTable()
         us = Identity("b", "DefaultCluster", 0, LOOPBACK)
+        self.forgotten: list[str] = []
         self.topic_admin = TopicAdminProcessor(
-            store, self.topics, self.offsets, us, groups_online=self.clients.groups_subscribed_to
+            store,
+            self.topics,
+            self.offsets,
+            us,
+            groups_online=self.clients.groups_subscribed_to,
+            forget=self._forget,
         )
         self.group_admin = GroupAdminProcessor(
             store, self.topics, self.groups, self.offsets, self.clients, us, clock
         )
         self.handlers = self.topic_admin.handlers() | self.group_admin.handlers()
+
+    async def _forget(self, topic: str) -> None:
+        self.forgotten.append(topic)
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self.store.config_path(f"{name}.json"))

@@ -48,6 +48,22 @@ def test_a_committed_offset_includes_all_earlier_pops() -> None:
     assert (run_rig.pops.before, run_rig.committed) == (run_rig.store.max_offset, 3)
 
 
+def test_an_unconfirmed_pop_of_a_deleted_topic_is_never_committed() -> None:
+    run_rig = Rig(9)
+    before = run_rig.store.max_offset
+    run_rig.store.confirm(before)
+    put(run_rig.store, "T", b"a checkpoint")
+    other = GroupQueue("g", "U", 0)
+    run_rig.pops.put(before, [(PLACE, 3), (other, 2)])
+    run_rig.pops.move(PLACE, 3)
+    run_rig.pops.move(other, 2)
+    run_rig.pops.forget_topic("T")
+    run_rig.store.confirm(run_rig.store.max_offset)
+    run_rig.pops.settle()
+    assert run_rig.pops.following(PLACE, FROM_FIRST) == 0
+    assert (run_rig.committed, run_rig.offsets.query("g", "U", 0)) == (None, 2)
+
+
 def test_confirmations_out_of_order_do_not_move_the_offset_back() -> None:
     run_rig = Rig(9)
     run_rig.pops.move(PLACE, 3)

@@ -31,6 +31,7 @@ from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.support.golden_stores import copy_golden_store
 from tests.support.stores import open_store, put_one
+from tests.support.topic_removal import remove_topic
 
 
 def manager(root: Path) -> OffsetManager:
@@ -212,6 +213,23 @@ def test_every_500_commits_are_a_new_version(offsets: OffsetManager) -> None:
     for number in range(COMMITS_PER_VERSION * 2 + 1):
         offsets.commit("G", "T", 0, number)
     assert offsets.version.counter == before + 2
+
+
+def test_a_masters_offsets_from_before_a_deletion_are_not_used(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        put_one(store, "T")
+        master, replica = (
+            OffsetManager(ConfigFile(tmp_path / name), FakeClock(), store) for name in ("m", "r")
+        )
+        for topic in "TU":
+            master.commit("G", topic, 0, 1)
+        before = json_dialect.loads(json_dialect.dumps(master.to_json()))
+        remove_topic(store, "T")
+        put_one(store, "T")
+        replica.replace_by(before)
+        assert replica.offset_table() == {"U@G": {0: 1}}
+        replica.replace_by(json_dialect.loads(json_dialect.dumps(master.to_json())))
+        assert replica.offset_table() == {"T@G": {0: 1}, "U@G": {0: 1}}
 
 
 KEYS = st.tuples(st.sampled_from("GH"), st.sampled_from("TU"), st.integers(0, 2))

@@ -66,6 +66,19 @@ def test_retention_removes_nothing_before_the_master_has_answered(tmp_path: Path
     asyncio.run(main())
 
 
+def test_a_topic_that_the_master_has_created_again_has_no_offsets(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path, **REPLICA)) as (broker, _):
+            offsets = broker.parts.offsets
+            for topic in ("T", "U"):
+                offsets.commit("G", topic, 0, 3)
+            for observer in broker.store.raw.restarted:
+                observer("T")
+            assert offsets.topics_of("G") == ["U"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("master", ["127.0.0.1:9", ""], ids=["known", "unknown"])
 def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_path: Path) -> None:
     async def main() -> None:

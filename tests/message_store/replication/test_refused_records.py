@@ -112,11 +112,42 @@ def test_a_topic_that_the_master_deleted_begins_at_0_again(tmp_path: Path, resta
     new = [{"queue_id": 1, "queue_offset": 0}, {"queue_offset": 0}, {"queue_offset": 1}]
     data = log_of([*old, *new])
     with open_store(tmp_path) as store:
+        restarted: list[str] = []
+        store.raw.restarted.append(restarted.append)
         with pytest.raises(ReplicationFault, match="queue 1 of T ends at 1"):
             append(store, data)
+        assert restarted == []
         append(store, data)
+        assert restarted == ["T"]
         if not restart:
             assert (bodies(store), bodies(store, 1)) == ([b"5", b"6"], [b"4"])
     with open_store(tmp_path) as store:
         assert (bodies(store), bodies(store, 1)) == ([b"5", b"6"], [b"4"])
         assert put_one(store, "T", 1)["queue_offset"] == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_messages_of_a_topic_that_was_created_again_with_more_queues_are_kept(
+    tmp_path: Path, restart: bool
+) -> None:
+    old = [{}, {}, {"queue_id": 1, "queue_offset": 0}, {"queue_offset": 2}]
+    new = [{"queue_id": 2, "queue_offset": 0}, {"queue_id": 2, "queue_offset": 1}]
+    new += [{"queue_offset": 0}, {"queue_id": 2, "queue_offset": 2}]
+    data = log_of([*old, *new])
+    with open_store(tmp_path) as store:
+        with pytest.raises(ReplicationFault, match="queue 0 of T ends at 3"):
+            append(store, data)
+        append(store, data)
+        if not restart:
+            assert [bodies(store, queue_id) for queue_id in range(3)] == [
+                [b"6"],
+                [],
+                [b"4", b"5", b"7"],
+            ]
+    if restart:
+        with open_store(tmp_path) as store:
+            assert [bodies(store, queue_id) for queue_id in range(3)] == [
+                [b"6"],
+                [],
+                [b"4", b"5", b"7"],
+            ]
