@@ -32,6 +32,8 @@ SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
 UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128
 QUERY_COUNT: Final = 32
+CONTENTS_MAX: Final = 100_000
+OTHER: Final = "another message has its unique id"
 STEP_MS: Final = 60_000  # maximum step of a broker's clock, relative to the client's, during a run
 PERMANENT: Final[frozenset[int]] = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
@@ -46,6 +48,9 @@ class OnceSender:
         client: Client of the target.
     Attributes:
         refusals: Reason of each refused message, by topic and unique id.
+
+    A message with the id of another one in the last `CONTENTS_MAX` messages is refused, unless both
+    have the same body.
     """
 
     def __init__(self, client: Client) -> None:
@@ -57,9 +62,10 @@ class OnceSender:
         self._is_apache = False
         self._offset_ms: int | None = None
         self.refusals: dict[tuple[str, str], str] = {}
+        self._contents: dict[tuple[str, str], int] = {}  # hash, by topic and unique id
 
     async def actions(self, messages: Sequence[FileMessage]) -> list[str]:
-        """Return SEND, EXISTS or NO_ID for each message; a repeated unique id exists.
+        """Return SEND, EXISTS, NO_ID or REFUSED for each message; a repeated message exists.
 
         Raises:
             RequestError, ConnectionError: A broker cannot find out whether a message exists.
@@ -69,7 +75,10 @@ class OnceSender:
         for index, each in enumerate(messages):
             if not each.unique_id:
                 continue
-            if by_topic[each.topic].setdefault(each.unique_id, index) != index:
+            if self._is_of_another(each):
+                self.refusals[each.topic, each.unique_id] = OTHER
+                actions[index] = REFUSED
+            elif by_topic[each.topic].setdefault(each.unique_id, index) != index:
                 actions[index] = EXISTS
         for topic, indexes in by_topic.items():
             pending = await self._known_pending(topic, list(indexes))
@@ -77,6 +86,14 @@ class OnceSender:
                 if unique_id in pending or await self._is_stored(messages[index]):
                     actions[index] = EXISTS
         return actions
+
+    def _is_of_another(self, message: FileMessage) -> bool:
+        """Return whether an earlier message with another body has the id of this one."""
+        name, content = (message.topic, message.unique_id), hash((message.body, message.flag))
+        first = self._contents.setdefault(name, content)
+        if len(self._contents) > CONTENTS_MAX:
+            del self._contents[next(iter(self._contents))]
+        return first != content
 
     async def _known_pending(self, topic: str, unique_ids: list[str]) -> set[str]:
         """Return the ids that are, or were, pending for a topic; on Apache's brokers none."""

@@ -27,14 +27,15 @@ from duemq_common.errors import RequestError, UsageError
 from message_store.log.offset_id import encode_offset_id
 
 BATCH_MESSAGES: Final = 500
-MOVED, EXISTED, SOON, DIFFERENT, DELIVERED = (
+MOVED, EXISTED, SOON, SHARED, DIFFERENT, DELIVERED = (
     "transferred",
     "was at the target, cancelled at the source",
     "stays: due soon",
+    "stays: other pending messages have its id",
     "stays: the target has another message with its id",
     "delivered by the source meanwhile",
 )
-STATES: Final = (MOVED, EXISTED, SOON, DIFFERENT, DELIVERED, REFUSED, LEFT_OUT, DAMAGED)
+STATES: Final = (MOVED, EXISTED, SOON, SHARED, DIFFERENT, DELIVERED, REFUSED, LEFT_OUT, DAMAGED)
 
 
 class PendingRecord(NamedTuple):
@@ -95,6 +96,7 @@ class BrokerTransfer:
         later = [each for each in records if each.due_ms >= earliest_ms]
         self.counts[SOON] += len(records) - len(later)
         await self._check_source(later)
+        later = await self._without_shared(later)
         messages = [each.message for each in later]
         actions = await self._sender.actions(messages)
         due_times = await self._due_at_target(messages, actions)
@@ -127,6 +129,25 @@ class BrokerTransfer:
             if result.verdict == "refused":
                 text = f"{self._address} cannot cancel messages, so none are sent: {result.remark}"
                 raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
+
+    async def _without_shared(self, records: list[PendingRecord]) -> list[PendingRecord]:
+        """Return the records without those whose id several pending messages have.
+
+        The target does not report which of them it has: after an interruption, another one would be
+        cancelled.
+        """
+        by_topic: dict[str, list[str]] = {}
+        for record in records:
+            by_topic.setdefault(record.message.topic, []).append(record.message.unique_id)
+        shared: set[tuple[str, str]] = set()
+        for topic, ids in by_topic.items():
+            names = list(dict.fromkeys(ids))
+            for result in await self._at_source.cancel(ids=names, topic=topic, dry_run=True):
+                if result.messages > 1:
+                    shared.add((topic, result.name))
+        kept = [record for record in records if _key(record.message) not in shared]
+        self.counts[SHARED] += len(records) - len(kept)
+        return kept
 
     async def _due_at_target(
         self, messages: list[FileMessage], actions: list[str]

@@ -90,3 +90,12 @@ def test_a_file_has_all_properties(
     first, second = read_file(path)
     assert [first.body, second.body] == [body, b"body"]
     assert first.properties == second.properties == decoded.lines[0].message().properties
+
+
+def test_a_message_of_a_batch_has_its_own_id() -> None:
+    """Java clients send it in the message's properties; those of the batch follow."""
+    texts = [b"UNIQ_KEY\x01own-%d\x02WAIT\x01true\x02UNIQ_KEY\x01of-the-batch" % n for n in (1, 2)]
+    target = encode_properties({"REAL_TOPIC": "orders"})
+    records = [replace(RECORD, property_text=target + text) for text in texts]
+    decoded = decode_page(page_of(*map(encode_record, records)))
+    assert [line.unique_id for line in decoded.lines] == ["own-1", "own-2"]

@@ -7,6 +7,8 @@ states. Brokers that are killed: `tests/crash/test_kill_transfer.py`.
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,7 +36,7 @@ from duemq_common.request import Request, Response
 from message_store.store import MessageStore
 from tests.support.commands import duemq
 from tests.support.extended import extended
-from tests.support.running_broker import TIMEOUT_S
+from tests.support.running_broker import TIMEOUT_S, connected
 
 HOUR_MS = 3_600_000
 HOURS = (1, 2, 3)
@@ -199,6 +201,50 @@ def test_transfers_are_interrupted_repeatedly(
     deliver(brokers)
     for model in models:
         model.check_delivered()
+
+
+async def send_batch(address: str, topic: str, own_ids: list[str], due_ms: int) -> None:
+    """Send timers as a Java client: each has its own id, unless empty, and then the batch's."""
+    body = b""
+    for number, own_id in enumerate(own_ids):
+        text = f"TIMER_DELIVER_MS\x01{due_ms}\x02" + f"UNIQ_KEY\x01{own_id}\x02" * bool(own_id)
+        content = b"message %d" % number
+        size = 22 + len(content) + len(text)
+        body += struct.pack(">5i", size, 0, 0, 0, len(content)) + content
+        body += struct.pack(">h", len(text)) + text.encode()
+    async with connected(address) as remote:
+        fields = {"a": "p", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
+        fields |= {"i": f"UNIQ_KEY\x01{topic}-batch\x02", "j": 0, "k": "false", "m": "true"}
+        assert (await remote.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)).code == 0
+
+
+@pytest.mark.parametrize("has_own_ids", [True, False])
+def test_messages_of_a_batch_are_not_lost(
+    brokers: tuple[LocalBroker, LocalBroker], has_own_ids: bool, tmp_path: Path
+) -> None:
+    model = Model(*brokers, f"batch-{has_own_ids}")
+    own_ids = [f"{model.topic}-{number}" * has_own_ids for number in range(3)]
+    due_ms = milliseconds(model.source.now) + HOUR_MS
+    asyncio.run(send_batch(model.source.address, model.topic, own_ids, due_ms))
+    for _ in range(3):
+        model.transfer()
+    pending = [[line.body for line in model.pending(broker)] for broker in model.both]
+    bodies = [b"message %d" % number for number in range(3)]
+    assert [sorted(each) for each in pending] == ([[], bodies] if has_own_ids else [bodies, []])
+
+
+def test_a_message_with_the_id_of_another_one_is_refused(
+    brokers: tuple[LocalBroker, LocalBroker], tmp_path: Path
+) -> None:
+    target, file = brokers[1], tmp_path / "pending.jsonl"
+    due_ms = milliseconds(target.now) + HOUR_MS
+    bodies = (b"one", b"two", b"one", b"three", b"four")
+    with MessageFileWriter(file, {}) as writer:
+        writer.write([PendingLine("same", 0, "id", due_ms, {}, body) for body in bodies])
+    done = duemq("timers", "import", str(file), "--broker", target.address, "--yes", "--json")
+    assert done.returncode == 4
+    actions = [json.loads(line).get("what") for line in done.stdout.splitlines()]
+    assert actions == ["send", "refused", "exists", "refused", "refused", None]
 
 
 def lines_of(topic: str, now_ms: int) -> list[PendingLine]:
