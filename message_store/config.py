@@ -169,6 +169,9 @@ class StoreConfig:
             if not (hour.strip().isdigit() and int(hour) <= 23):
                 reason = "must be hours from 00 to 23, separated by ;"
                 raise ConfigError("deleteWhen", self.delete_when_hours, reason)
+        if not self.root_text:
+            reason = "must not be empty: set a directory, or remove the key for the default"
+            raise ConfigError("storePathRootDir", "", reason)
         if "," in self.commitlog_text:
             reason = "several commit log directories are not supported; name one"
             raise ConfigError("storePathCommitLog", self.commitlog_text, reason)

@@ -27,7 +27,12 @@ HOSTS_MAX: Final = 64
 FAILURES_MAX: Final = 10  # failed logins of one address in a minute
 FAILURE_WINDOW_S: Final = 60.0
 CHALLENGES: Final = 'Basic realm="DueMQ", charset="UTF-8", Bearer realm="DueMQ"'
-FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+FORWARDED: Final = (
+    "forwarded",
+    "via",
+    "x-real-ip",
+    *(f"x-forwarded-{part}" for part in ("for", "host", "port", "proto")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,8 +123,15 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.pipeline and self._deadline is None and self.cycle.response_complete:
+        if self.cycle.response_complete:  # of the newest request
             self._limits.replaceable[self] = None
+
+    def shutdown(self) -> None:
+        """Close the connection, after the response of its request if that has arrived."""
+        if self._deadline is None or self.pipeline:
+            super().shutdown()
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

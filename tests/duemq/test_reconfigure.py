@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ from delayed_delivery.plugin import PluginBase
 from duemq.broker.plugins import PluginSet
 from duemq.configuration import config_edit
 from duemq_common.codes import RequestCode
-from duemq_common.config import read_properties
+from duemq_common.config import Properties, read_properties
 from duemq_common.errors import ConfigError, PluginError
 from tests.support.running_broker import running, small
 
@@ -85,6 +86,16 @@ def test_plugins_take_a_change_together_or_not_at_all(refusing: int) -> None:
     with pytest.raises(PluginError, match=rf"plugin {refusing} "):
         plugins.reconfigure({"a": "after"}, {"a": "before"})
     assert [taker.taken for taker in takers.values()] == ["before"] * 3
+
+
+def test_a_change_that_a_plugin_refuses_names_its_source() -> None:
+    class Refusing(PluginBase):
+        def reconfigure(self, properties: Mapping[str, str]) -> None:
+            raise ConfigError("a", properties["a"], "no")
+
+    properties = Properties({"a": "after"}, {"a": "broker.conf line 1"})
+    with pytest.raises(ConfigError, match=r"a=after \(broker.conf line 1\): no"):
+        PluginSet({"one": Refusing()}).reconfigure(properties)
 
 
 @pytest.mark.finding("A19")

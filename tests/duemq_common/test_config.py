@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from duemq_common.config import Properties, from_properties, option, options
+from duemq_common.config import Properties, errors_name_sources, from_properties, option, options
 from duemq_common.errors import ConfigError
 
 
@@ -63,3 +63,11 @@ def test_a_bad_value_reports_position_value_and_reason(key: str, value: str, why
 
 def test_options_lists_declared_keys_only() -> None:
     assert [item.key for item in options(Sample)] == ["count", "big", "share", "on", "word"]
+
+
+def test_errors_keep_the_source_that_they_name() -> None:
+    properties = Properties({"count": "1"}, {"count": "broker.conf line 3"})
+    for source, shown in (("", "broker.conf line 3"), ("request 25", "request 25")):
+        with pytest.raises(ConfigError) as raised, errors_name_sources(properties):
+            raise ConfigError("count", "1", "is invalid", source=source)
+        assert raised.value.source == shown

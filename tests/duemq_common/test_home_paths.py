@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from duemq.auth.access import accounts_path
+from duemq.auth.access import accounts_path, open_access
 from duemq.auth.config import AuthConfig
 from duemq.configuration.controller_config import ControllerConfig
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.server import NameServer
+from duemq.net.certificate_expiry import valid_until_ms
 from duemq.net.tls import server_context
 from duemq.net.tls_config import TlsConfig
 from duemq_common.clock import SystemClock
@@ -40,6 +41,9 @@ USES: dict[str, Callable[[], object]] = {
     "storePathEpochFile": lambda: ControllerConfig(epoch_text="~/epochs").epoch_file(ROOT),
     "storePathBrokerIdentity": lambda: ControllerConfig(identity_text="~/id").identity_file(ROOT),
     "accountsFile": lambda: accounts_path(AuthConfig(accounts_file="~/accounts.json"), ROOT),
+    "rocketmqHome": lambda: open_access(
+        AuthConfig(acl_enable=True, home_text="~/mq"), ROOT, "cluster", lambda: 0
+    ),
     "kvConfigPath": lambda: NameServer(NamesrvConfig(), SystemClock()),
     "tls.server.certPath": lambda: server_context(
         TlsConfig(server_key_path="~/key.pem", server_cert_path="~/cert.pem")
@@ -55,3 +59,8 @@ def test_without_a_home_directory_the_key_is_named(
     with pytest.raises(ConfigError, match="set a path that does not begin with ~") as caught:
         USES[key]()
     assert caught.value.key == key
+
+
+def test_a_certificate_without_a_home_directory_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_home(monkeypatch)
+    assert valid_until_ms(Path("~/cert.pem")) is None

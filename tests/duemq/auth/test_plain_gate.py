@@ -100,6 +100,7 @@ def requested(
             requested(17, ALICE, topic="orders"),
             "Need admin permission for request code=17, but accessKey=alice12 is not",
         ),
+        (requested(9_023, ALICE, topic="sent"), "No default permission for topic:sent"),
         (
             requested(9_011, ALICE, topic="orders"),
             "Need admin permission for request code=9011, but accessKey=alice12 is not",

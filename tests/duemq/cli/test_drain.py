@@ -7,16 +7,20 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from duemq.cli import drain
 from duemq.cli.exits import Exit
-from duemq.client import Message, Producer
+from duemq.client import Message, Producer, Refused, Unreachable
+from duemq.client.admin.cluster import BrokerMember
 from duemq.client.push_consumer import PushConsumer
+from duemq_common.codes import ResponseCode
 from tests.duemq.client.test_push_consumer import FAST, Collector
 from tests.support.commands import TIMEOUT_S, Running, duemq, environment, start
 from tests.support.wait_until import until
@@ -149,3 +153,56 @@ def test_members_of_a_broadcasting_group_are_not_waited_for(
     state = asyncio.run(main())
     assert (state["lag"], state["drained"]) == (0, True)
     assert drained(broker, "test", "--undo")["accepts_sends"]
+
+
+class OneBroker:
+    """Target and client of a broker that responds to the change with an error, or not."""
+
+    def __init__(self, error: Exception | None, *, as_json: bool = False) -> None:
+        self.as_json, self._error = as_json, error
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[OneBroker]:
+        yield self
+
+    async def masters(self, names: list[str]) -> list[BrokerMember]:
+        return [BrokerMember("cluster", "test", 0, "127.0.0.1:1")]
+
+    async def update_broker_config(self, address: str, changes: dict[str, int]) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "undo", "stay_off"),
+    [
+        (Refused(ResponseCode.NO_PERMISSION, "no"), False, False),
+        (Unreachable("no response"), False, True),
+        (Unreachable("no response"), True, False),
+    ],
+    ids=["refused", "lost response", "undo"],
+)
+def test_sends_that_may_be_off_are_reported(
+    capsys: pytest.CaptureFixture[str], error: Exception, undo: bool, stay_off: bool
+) -> None:
+    target: Any = OneBroker(error)
+    with pytest.raises(type(error)):
+        drain.drain(target, "", soon="1s", timeout="1s", undo=undo)
+    assert ("stay off" in capsys.readouterr().err) == stay_off
+
+
+def test_json_output_has_no_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = drain.DrainState("test", False, 1, None, 0, drained=False)
+    states = [busy, replace(busy, drained=True)]
+
+    async def state(*_: object) -> drain.DrainState:
+        return states.pop(0)
+
+    monkeypatch.setattr(drain, "_state", state)
+    monkeypatch.setattr(drain, "POLL_S", 0.0)
+    target: Any = OneBroker(None, as_json=True)
+    drain.drain(target, "", soon="1s", timeout="10m", undo=False)
+    output = capsys.readouterr()
+    assert (json.loads(output.out)["drained"], output.err, states) == (True, "", [])

@@ -12,7 +12,7 @@ import pytest
 from duemq.cli.config_show import broker_sections, plugin_sections
 from duemq.client import Admin
 from duemq.configuration.environment import variable_of, with_environment
-from duemq.configuration.settings import SECTIONS
+from duemq.configuration.settings import SECTIONS, settings_from
 from duemq.namesrv.config import NamesrvConfig
 from duemq_common.config import INT_MAX, Option, Properties, from_properties, options, value_text
 from duemq_common.errors import ConfigError
@@ -139,6 +139,7 @@ def test_each_error_names_the_variable(section: type) -> None:
     [
         ({"DUEMQ_LISTEN_PORT": "x"}, "listenPort=x (environment DUEMQ_LISTEN_PORT)"),
         ({"DUEMQ_BIND_ADDRESS": "x"}, "bindAddress=x (environment DUEMQ_BIND_ADDRESS)"),
+        ({"DUEMQ_STORE_PATH_ROOT_DIR": ""}, "(environment DUEMQ_STORE_PATH_ROOT_DIR)"),
         ({"DUEMQ_BROKER_ID": "1"}, "brokerId=1 (environment DUEMQ_BROKER_ID)"),
         ({"DUEMQ_MESSAGE_DELAY_LEVEL": "x"}, "(environment DUEMQ_MESSAGE_DELAY_LEVEL)"),
         (
@@ -167,6 +168,25 @@ def test_a_broker_that_does_not_start_names_the_variable(
     done = duemq_process("broker", env=own | variables)
     assert done.returncode == 2, done.stderr
     assert text in done.stderr.splitlines()[-1]
+
+
+def test_a_name_server_that_does_not_start_names_the_variable() -> None:
+    variables = {
+        "DUEMQ_LISTEN_PORT": "0",
+        "DUEMQ_TLS_SERVER_CERT_PATH": "/none",
+        "DUEMQ_TLS_SERVER_KEY_PATH": "/none",
+        "DUEMQ_TLS_TEST_MODE_ENABLE": "false",
+    }
+    done = duemq_process("namesrv", env=variables)
+    assert done.returncode == 2, done.stderr
+    text = "tls.server.certPath=/none (environment DUEMQ_TLS_SERVER_CERT_PATH)"
+    assert text in done.stderr.splitlines()[-1]
+
+
+def test_values_that_contradict_each_other_name_the_variable() -> None:
+    properties = read({}, {"DUEMQ_BROKER_ID": "1"})
+    with pytest.raises(ConfigError, match=r"brokerId=1 \(environment DUEMQ_BROKER_ID\)"):
+        settings_from(properties)
 
 
 def test_a_running_broker_has_the_values_of_the_variables(tmp_path: Path) -> None:

@@ -18,9 +18,14 @@ def test_keys_have_value_default_and_source(shared_api: httpx.Client) -> None:
     assert len(keys) > 150
     assert (keys["brokerName"]["value"], keys["brokerName"]["source"]) == ("test", "set")
     assert (keys["brokerId"]["value"], keys["brokerId"]["source"]) == ("0", "")
-    path = "/api/v1/configuration?changed=true&prefix=BROKERn"
-    [row] = shared_api.get(path).json()["brokers"]
-    assert [each["key"] for each in row["keys"]] == ["brokerName"]
+    path = "/api/v1/configuration?prefix=BROKER"
+    [every], [changed] = (
+        shared_api.get(path + more).json()["brokers"] for more in ("", "&changed=true")
+    )
+    assert all(each["key"].startswith("broker") for each in every["keys"])
+    assert {"brokerId", "brokerName"} <= {each["key"] for each in every["keys"]}
+    assert "brokerId" not in {each["key"] for each in changed["keys"]}
+    assert "brokerName" in {each["key"] for each in changed["keys"]}
 
 
 def test_without_accounts_there_is_no_audit_log(shared_api: httpx.Client) -> None:

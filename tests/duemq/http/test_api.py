@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,9 @@ def test_a_body_that_is_too_long_is_refused(shared_api: httpx.Client) -> None:
         {"Sec-Fetch-Site": "cross-site"},
         {"Host": "evil.example"},
         {"X-Forwarded-For": "192.0.2.1"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Forwarded-Host": "localhost"},
+        {"Via": "1.1 proxy"},
     ],
 )
 def test_without_accounts_other_sites_and_proxies_are_refused(
@@ -317,6 +321,23 @@ def test_a_body_that_never_ends_is_aborted(tmp_path: Path, monkeypatch: pytest.M
         writer.close()
 
     serve(tmp_path, scene)
+
+
+@pytest.mark.parametrize("part", [HALF_BODY, b""], ids=["body", "head"])
+def test_a_request_that_is_incomplete_does_not_delay_a_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: bytes
+) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (broker, client):
+            _, writer = await asyncio.open_connection("127.0.0.1", broker.console_port)
+            writer.write(head_of("Content-Length: 1000") + part)
+            await writer.drain()
+            assert (await client.get("/api/v1/brokers")).is_success  # read after the incomplete one
+        writer.close()
+
+    with caplog.at_level(logging.WARNING, "uvicorn.error"):
+        asyncio.run(main())
+    assert not [record for record in caplog.records if record.name == "uvicorn.error"]
 
 
 def brief_limits(connections_max: int) -> ConnectionLimits:

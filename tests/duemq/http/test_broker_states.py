@@ -104,6 +104,7 @@ async def check_lists(client: httpx.AsyncClient) -> None:
     assert (await pages_of(client, "/groups/readers/lag"))[0]["lag"] is None
     [letters] = (await pages_of(client, "/dead-letters"))[0]["groups"]
     assert letters == {"group": "readers", "messages": None, "last_stored_at": None}
+    assert await states_of(client, "/configuration") == {"first": ""}
     for path in STATES:
         assert await states_of(client, path) == {"first": "", "second": NOT_REGISTERED}, path
     for path in NAMES:

@@ -17,24 +17,34 @@ from tests.support.running_broker import bodies_of, connected
 HOUR_MS = 3_600_000
 
 
-class EndlessForecast:
-    """Session of a broker whose forecast has no end."""
+class PiecesOfForecast:
+    """Session of a broker whose forecast has a number of pieces; None: it has no end."""
 
-    def __init__(self) -> None:
-        self.admin, self.positions = self, list[object]()
+    def __init__(self, pieces: int | None) -> None:
+        self.admin, self._pieces, self.requests = self, pieces, list[object]()
 
     async def view(self, address: str, name: str, **fields: Any) -> dict[str, Any]:
-        self.positions.append(fields.get("pos"))
-        bins = {"from_ms": 0, "width_ms": fields["width_ms"], "counts": [1] * fields["count"]}
-        return {**bins, "pos": len(self.positions)}
+        self.requests.append((fields.get("pos"), fields.get("from_ms")))
+        bins = {"from_ms": 7, "width_ms": fields["width_ms"], "counts": [1] * fields["count"]}
+        count = len(self.requests)
+        return {**bins, "pos": None if count == self._pieces else count}
 
 
 def test_a_forecast_ends_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    session: Any = EndlessForecast()
+    session: Any = PiecesOfForecast(None)
     monkeypatch.setattr(deliveries, "FORECAST_S", 0.0)
     forecast = asyncio.run(forecast_of(session, "address", 0, MINUTE_MS, 60))
     assert (forecast.counts, forecast.is_exact) == ([1] * 60, False)
-    assert session.positions == [None]
+    assert session.requests == [(None, 0)]
+
+
+def test_the_pieces_of_a_forecast_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pieces have the bins of the first one, whose start the broker chooses."""
+    session: Any = PiecesOfForecast(3)
+    monkeypatch.setattr(deliveries, "FORECAST_S", 600.0)
+    forecast = asyncio.run(forecast_of(session, "address", None, MINUTE_MS, 60))
+    assert (forecast.from_ms, forecast.counts, forecast.is_exact) == (7, [3] * 60, True)
+    assert session.requests == [(None, None), (1, 7), (2, 7)]
 
 
 def test_a_forecast_has_the_pending_timers(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from duemq.client import Client
 from duemq.client.connection import ServerConnection
 from duemq.http.idempotency import KEY_MAX, unique_id_of
 from duemq.http.standalone import ConsoleOptions, serving_console
+from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT
@@ -92,8 +93,11 @@ def test_a_lost_response_is_found_by_the_repeat(
     """The first send reaches the broker or not; in both cases its caller gets no response."""
     call: Calling = ServerConnection.call
     lost: list[Request] = []
+    searches: list[Request] = []
 
     async def losing(connection: ServerConnection, request: Request, timeout_s: float) -> Response:
+        if request.code == RequestCode.FIND_MESSAGE_OF_TOPIC:
+            searches.append(request)
         if request.code == 310 and not lost:
             lost.append(request)
             if is_stored:
@@ -110,6 +114,7 @@ def test_a_lost_response_is_found_by_the_repeat(
             again = await post(client, "k", delay_ms=HOUR_MS)
             assert again.json()["repeated"] == is_stored
             assert await count(client, again.json()["message_id"]) == 1
+            assert len(searches) == (2 if is_stored else 3)  # the second of a repeat follows a turn
 
     asyncio.run(main())
 

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.server import ServerState
 
-from duemq.http.connection import HEAD_BYTES_MAX, ConnectionLimits
+from duemq.http.connection import HEAD_BYTES_MAX, ConnectionLimits, LimitedConnection
 from duemq.http.http_port import HttpPort
 from duemq.http.probes import Probes, probe_application
 from duemq.http.server import serving
@@ -172,6 +176,87 @@ def test_peers_that_do_not_read_delay_no_scrape() -> None:
                 assert status == 200
 
     serve(scene, text="x" * (6 << 20))
+
+
+def test_the_connection_without_a_request_for_longest_is_replaced_first() -> None:
+    async def main() -> None:
+        limits, done = ConnectionLimits(CONNECTIONS_MAX), asyncio.Semaphore(0)
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await done.acquire()
+            await Response()(scope, receive, send)
+
+        config = Config(application)
+        config.load()
+
+        async def connect() -> LimitedConnection:
+            made = LimitedConnection(config, ServerState(), {}, limits=limits)
+            address = server.getsockname()
+            await asyncio.get_running_loop().create_connection(lambda: made, *address)
+            return made
+
+        async def respond(connection: LimitedConnection) -> None:
+            done.release()
+            await turns()
+            assert connection.cycle.response_complete
+
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            first, second = await connect(), await connect()
+            assert [*limits.replaceable] == [first, second]
+            first.data_received(request)
+            assert [*limits.replaceable] == [second]
+            await respond(first)
+            assert [*limits.replaceable] == [second, first]  # idle
+            second.data_received(request)
+            await respond(second)
+            assert [*limits.replaceable] == [first, second]
+            first.data_received(request[:5])  # the begin of a request
+            assert [*limits.replaceable] == [second, first]
+            second.data_received(request * 2)
+            cycle = second.cycle
+            done.release()
+            await turns()
+            assert not second.pipeline
+            assert [*limits.replaceable] == [first]  # the other request is in progress
+            assert second.cycle is cycle
+            await respond(second)
+            assert [*limits.replaceable] == [first, second]
+            for connection in (first, second):
+                connection.transport.abort()
+            await turns()
+            assert not limits.replaceable
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_reads_in_time_keeps_its_connection() -> None:
+    async def main() -> None:
+        limits = ConnectionLimits(CONNECTIONS_MAX, unread_s=0.0)
+        config = Config(probe_application(Probes(registry(""), live=always, ready=always)))
+        config.load()
+        connection = LimitedConnection(config, ServerState(), {}, limits=limits)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = server.getsockname()
+            await asyncio.get_running_loop().create_connection(lambda: connection, *address)
+            for reads in (True, False):
+                connection.pause_writing()
+                if reads:
+                    connection.resume_writing()
+                await turns()
+                assert connection.transport.is_closing() != reads
+
+    asyncio.run(main())
+
+
+async def turns() -> None:
+    """Let the tasks of the loop run; none of them waits for a peer."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def always() -> str:
+    return ""
 
 
 def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,6 +448,8 @@ def test_an_account_finds_messages_of_its_topic_only(tmp_path: Path) -> None:
                 for nothing in ({}, {"topic": ""}):
                     assert await refused(nothing) != ResponseCode.SUCCESS
                     assert (await root.call(code, nothing, b'{"name":"k"}')).code != 0
+                internal = {"topic": "SCHEDULE_TOPIC_XXXX"}
+                assert (await root.call(code, internal, b'{"name":"k"}')).code != 0
                 anywhere = await client.call(RequestCode.FIND_MESSAGE, body=b'{"name":"k"}')
                 assert anywhere.code == ResponseCode.NO_PERMISSION
 
