@@ -1,6 +1,5 @@
-"""Files on a disk, and the Spark session of audits, shared with the tests of the audit."""
+"""Files on a disk."""
 
-from tests.spark_reconciliation.conftest import on_spark, spark
 from tests.support.memory_files import tmp_path_factory
 
-__all__ = ["on_spark", "spark", "tmp_path_factory"]
+__all__ = ["tmp_path_factory"]

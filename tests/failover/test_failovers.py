@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 @pytest.mark.interop
 @pytest.mark.crash
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
 def test_acknowledged_messages_are_delivered_exactly_once(
     tmp_path: Path, failovers: int, seed: int
 ) -> None:

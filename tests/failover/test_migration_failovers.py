@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 @pytest.mark.extended
 @pytest.mark.interop
 @pytest.mark.crash
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
 def test_the_next_master_continues_migrations(
     tmp_path: Path, migration_failovers: int, seed: int
 ) -> None:

@@ -80,3 +80,10 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(spark, "stop", lambda: None)
         patched.setattr("spark_reconciliation.spark.master.session_at", lambda where, **_: spark)
         yield
+
+
+@pytest.fixture(params=[IN_TEST_ALL, "local"])
+def on_each_engine(request: pytest.FixtureRequest) -> None:
+    """Let commands in this process use the session of all tests, or the local engine."""
+    if request.param == "spark":
+        request.getfixturevalue("on_spark")

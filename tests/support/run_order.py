@@ -15,11 +15,7 @@ from itertools import zip_longest
 
 import pytest
 
-SPARK = (
-    "tests/spark_reconciliation/",
-    "tests/duemq/cli/test_reconcile_jobs.py",
-    "tests/failover/test_failovers.py",
-)
+SPARK = ("tests/spark_reconciliation/", "tests/duemq/cli/test_reconcile_jobs.py")
 LEDGER = ("tests/migration/ledger/", "tests/duemq_common/ledger/")
 BROWSER = (
     "tests/duemq/console/test_browser.py",
@@ -29,6 +25,7 @@ BROWSER = (
 )
 LONG = (  # begun last, one would keep one worker alone at the end
     SPARK[0],
+    "tests/failover/test_failovers.py",
     "tests/crash/test_kill_broker.py",
     BROWSER[0],
     "tests/simulation/test_group.py",

@@ -1,4 +1,4 @@
-"""The jobs of `duemq reconcile` as a user runs them, on one store, in one Spark."""
+"""The jobs of `duemq reconcile` as a user runs them, on one store."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from duemq.cli.message_file import read_file
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq_common.clock import FakeClock
 from tests.migration.steps.test_drain import fill
+from tests.spark_reconciliation.conftest import on_each_engine as on_each_engine
 from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.spark_reconciliation.conftest import spark as spark
 from tests.support.commands import duemq
@@ -203,9 +204,7 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
+@pytest.mark.usefixtures("on_each_engine")
 def test_replicas_with_equal_and_with_other_records(stores: Stores, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(stores.sound, copy)
@@ -216,8 +215,7 @@ def test_replicas_with_equal_and_with_other_records(stores: Stores, tmp_path: Pa
     assert "Records that differ" in torn.stdout
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
+@pytest.mark.usefixtures("on_each_engine")
 def test_plan_counts_pending_messages(stores: Stores) -> None:
     words = ("reconcile", "plan", stores.sound, "--as-of", str(stores.end_ms), "--json")
     found = duemq(*words)
@@ -227,8 +225,7 @@ def test_plan_counts_pending_messages(stores: Stores) -> None:
     assert (level["level"], level["pending"], level["overdue"]) == (5, COUNT, COUNT)
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
+@pytest.mark.usefixtures("on_each_engine")
 def test_repair_writes_what_send_reads(stores: Stores, tmp_path: Path) -> None:
     file, none = tmp_path / "f", tmp_path / "none"
     as_of = ("--as-of", str(stores.end_ms))

@@ -22,7 +22,7 @@ from spark_reconciliation.scan.options import FORMAT
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.spark.read import audit_stores, read_table
 from tests.duemq.cli.test_stopped_store import pending_of
-from tests.spark_reconciliation.conftest import ON_SPARK, session_of_each
+from tests.spark_reconciliation.conftest import IN_TEST_ALL, ON_SPARK, session_of_each
 from tests.support.audit_rows import AuditTables
 from tests.support.golden_stores import (
     ROCKSDB_VERSION,
@@ -53,6 +53,7 @@ def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
     return verdicts
 
 
+@pytest.mark.parametrize("engine", [IN_TEST_ALL, "local"], indirect=True)
 def test_random_stores_have_the_naive_verdicts(engine: Any, seed: int) -> None:
     is_local = isinstance(engine, LocalSession)
     count = STORES_RANDOM if is_local else STORES_ON_SPARK

@@ -25,7 +25,7 @@ from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.spark.master import parse_settings
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
 from spark_reconciliation.spark.session import spark_defaults
-from tests.spark_reconciliation.conftest import ON_SPARK, session_of_each
+from tests.spark_reconciliation.conftest import IN_TEST_ALL, ON_SPARK, session_of_each
 from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.support.commands import duemq
 from tests.support.extended import extended
@@ -192,6 +192,7 @@ def key_of(name: str) -> str:
     return f"k{int(name[1:])}" if name.startswith("U") else name.lower()
 
 
+@pytest.mark.parametrize("engine", [IN_TEST_ALL, "local"], indirect=True)
 def test_a_message_stored_after_the_table_was_read_is_not_unknown(
     engine: Any, made: Campaign, tmp_path: Path
 ) -> None:
