@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,6 @@ from spark_reconciliation.incremental.incremental_audit import audit_with_state
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.spark.read import count_stores
 from tests.support.migration_rig import kill_opened
-
-Audit = Callable[..., StateUse]
-"""Audits a store with the state in a directory; returns how the state was used."""
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +38,28 @@ def full_audit(session: Any, store: Path, config: AuditConfig) -> Summary:
     return summarize(brief.rest, unread, kept=brief.kept)
 
 
-@pytest.fixture(scope="module")
-def audit(session: LocalSession) -> Audit:
-    def run(store: Path, state: Path, config: AuditConfig | None = None) -> StateUse:
+class Audit:
+    """Audit of a store with the state in a directory, compared with a full one.
+
+    Attributes:
+        verdicts: Counts of the verdicts of the last audit.
+    """
+
+    def __init__(self, session: LocalSession) -> None:
+        self._session = session
+        self.verdicts: dict[str, int] = {}
+
+    def __call__(self, store: Path, state: Path, config: AuditConfig | None = None) -> StateUse:
+        """Return how the state was used."""
         config = config or AuditConfig()
-        summary = audit_with_state(session, str(store), config, state)
-        expected = full_audit(session, store, config)
+        summary = audit_with_state(self._session, str(store), config, state)
+        expected = full_audit(self._session, store, config)
         assert summary.state is not None
         assert replace(summary, state=None) == expected, summary.state
+        self.verdicts = expected.verdicts
         return summary.state
 
-    return run
+
+@pytest.fixture(scope="module")
+def audit(session: LocalSession) -> Audit:
+    return Audit(session)

@@ -40,10 +40,6 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def verdicts(session: LocalSession, rig: AuditedRig) -> dict[str, int]:
-    return full_audit(session, rig.root, CONFIG).verdicts
-
-
 def grown(rig: AuditedRig) -> AuditedRig:
     """Return a store with delivered, pending and cancelled messages, all synced."""
     for number in range(8):
@@ -81,7 +77,7 @@ def test_old_records_are_not_read_again(
     assert summary.state is not None
     assert not summary.state.full_because
     assert summary.clean
-    assert "corrupt" in verdicts(session, rig)
+    assert "corrupt" in full_audit(session, rig.root, CONFIG).verdicts
 
 
 def second_delivery(rig: AuditedRig) -> None:
@@ -150,20 +146,20 @@ def fires(rig: AuditedRig) -> None:
     ],
 )
 def test_changes_after_the_state(
-    rig: AuditedRig, state: Path, audit: Audit, session: LocalSession, change: Any, verdict: str
+    rig: AuditedRig, state: Path, audit: Audit, change: Any, verdict: str
 ) -> None:
     audit(grown(rig).root, state)
-    before = verdicts(session, rig).get(verdict, 0)
+    before = audit.verdicts.get(verdict, 0)
     rig.audited()
     change(rig, *([0] if change is AuditedRig.stray else []))
     assert not audit(rig.root, state).full_because
-    assert verdicts(session, rig).get(verdict, 0) > before
+    assert audit.verdicts.get(verdict, 0) > before
     rig.restart(0)
     assert not audit(rig.root, state).full_because, "the finding is in the next state"
 
 
 def test_a_log_file_of_delivered_messages_is_removed(
-    rig: AuditedRig, state: Path, audit: Audit, session: LocalSession
+    rig: AuditedRig, state: Path, audit: Audit
 ) -> None:
     for number in range(20):
         rig.send(2 * number)
@@ -174,12 +170,12 @@ def test_a_log_file_of_delivered_messages_is_removed(
         rig.remove(0)
         use = audit(rig.root, state)
         assert (use.full_because, use.earlier) == ("", 0)
-        assert set(verdicts(session, rig)) <= {"ok", "removed"}
+        assert set(audit.verdicts) <= {"ok", "removed"}
     log_min = rig.rig.store.min_offset
     again = next(sent for sent, pending in rig.origins().items() if pending < log_min <= sent)
     rig.repeat(rig.readable(rig.sent).index(again))
     assert not audit(rig.root, state).full_because
-    assert verdicts(session, rig)["duplicated"] == 1, "its first delivery is still in the log"
+    assert audit.verdicts["duplicated"] == 1, "its first delivery is still in the log"
 
 
 def test_a_clock_that_was_set_back(rig: AuditedRig, state: Path, audit: Audit) -> None:
