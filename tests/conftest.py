@@ -38,7 +38,7 @@ use_forks()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("duemq", **UNTIMED)
-settings.register_profile("duemq-ci", **UNTIMED, derandomize=True)  # the same examples in every run
+settings.register_profile("duemq-ci", **UNTIMED, database=None)  # examples by the seed of the day
 settings.load_profile("duemq-ci" if os.environ.get("TESTS_REQUIRE_ALL") else "duemq")
 
 
@@ -59,6 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: places[item.nodeid])
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its seed
 def pytest_configure(config: pytest.Config) -> None:
     """Check the installation; set the seed, a number for each day, before the workers start."""
     project = tomllib.loads((config.rootpath / "pyproject.toml").read_text())["project"]
@@ -71,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if config.option.seed is None:
         config.option.seed = datetime.now(UTC).toordinal()
+    if os.environ.get("TESTS_REQUIRE_ALL") and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = config.option.seed
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

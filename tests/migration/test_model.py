@@ -397,7 +397,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
 TestMigrationMachine = MigrationMachine.TestCase
 TestMigrationMachine.settings = settings(
-    max_examples=int(os.environ.get("MIGRATION_MODELS", "8")),
+    max_examples=int(os.environ.get("MIGRATION_MODELS", "4")),
     stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
