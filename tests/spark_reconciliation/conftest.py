@@ -70,7 +70,7 @@ def session_of_each(*engines: Any) -> Any:
 
 engine = session_of_each(IN_TEST_ALL, "local")
 """Spark plans a query in half a second. So `make test` tests rules and jobs with the local engine;
-the tests of all verdicts and of functions run with both."""
+the tests of planted faults, of Apache's stores and of functions run with both."""
 
 
 @pytest.fixture
