@@ -425,7 +425,7 @@ def _number(record: Record) -> int:
 
 TestTimerStoreMachine = TimerStoreMachine.TestCase
 TestTimerStoreMachine.settings = settings(
-    max_examples=int(os.environ.get("TIMER_MODELS", "4")),
+    max_examples=int(os.environ.get("TIMER_MODELS", "10")),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
