@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from delayed_delivery.outcome import CLASSES, DeliveryStats, Rate
 from delayed_delivery.plugin import ParameterizedView, referral_text
 from duemq_common.codes import ResponseCode
@@ -189,29 +187,21 @@ def overdue(timers: TimerStore, now_ms: int) -> int:
         return 0
     staged = sum(int((rows["due_ms"] <= now_ms).sum()) for rows in timers.stage.pending_rows())
     end_ms = now_ms - timers.config.precision_ms
-    ahead = timers.units.wheel.live_parts(timers.position.staged_ms, end_ms)
-    return staged + sum(int(np.maximum(slots["num"], 0).sum()) for slots in ahead)
+    return staged + timers.units.wheel.total(timers.position.staged_ms, end_ms)
 
 
 def slots_view(timers: TimerStore) -> dict[str, Any]:
     """Return the counts of the slots that are not staged."""
-    limit, used, congested = timers.config.slot_timers_max, 0, 0
-    fullest: list[tuple[int, int]] = []
-    for slots in timers.units.wheel.live_parts(timers.position.staged_ms):
-        num = slots["num"]
-        used += int((num > 0).sum())
-        congested += int((num >= limit).sum()) if limit < INT_MAX else 0
-        top = np.argpartition(num, -min(FULLEST, num.size))[-FULLEST:]
-        pairs = zip(num[top].tolist(), slots["tick"][top].tolist(), strict=True)
-        fullest = sorted([*fullest, *pairs], reverse=True)[:FULLEST]
+    limit = timers.config.slot_timers_max
+    wheel = timers.units.wheel
+    used, congested, fullest = wheel.fullest(timers.position.staged_ms, FULLEST, limit)
     return {
         "used": used,
         "congested": congested,
         "limit": None if limit == INT_MAX else limit,
         "fullest": [
             {"from_ms": tick * timers.config.precision_ms, "count": count}
-            for count, tick in fullest
-            if count > 0
+            for count, tick in fullest.tolist()
         ],
     }
 

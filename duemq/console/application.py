@@ -7,7 +7,7 @@ request --> login (cookie), role --> page(call) --> blocks --> template
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import urlencode
@@ -34,6 +34,7 @@ from duemq.console.pages.message import message
 from duemq.console.pages.overview import overview
 from duemq.console.pages.timers import timers
 from duemq.console.rendering import HEADERS, HERE, render, text_of
+from duemq.console.shared_pages import SharedPages
 from duemq.http.admission import Admission
 from duemq.http.problems import Problem, problem_of
 from duemq.http.sessions import AccountSession, Sessions
@@ -94,7 +95,7 @@ class Console:
         clock = SystemClock()
         self._logins = Logins(clock.monotonic_s)
         self._event_interval_s = event_interval_s
-        self._events = 0
+        self._now_s, self._live_pages = clock.monotonic_s, SharedPages()
         self._jobs = BulkJobs(clock.now_ms, clock.monotonic_s)
 
     def routes(self) -> list[BaseRoute]:
@@ -155,7 +156,7 @@ class Console:
 
     async def events(self, entry: PageEntry, request: Request) -> Response:
         """Return a stream with the blocks of a page whenever they change."""
-        if self._events >= EVENTS_MAX:
+        if self._live_pages.streams >= EVENTS_MAX:
             return Response(status_code=204)
         login = self._login_of(request)
         if login is not None:
@@ -167,24 +168,26 @@ class Console:
     async def _stream(
         self, entry: PageEntry, request: Request, login: Login | None
     ) -> AsyncIterator[str]:
-        former = ""
-        self._events += 1
-        try:
+        former, interval_s = "", entry.interval_s or self._event_interval_s
+
+        async def rendered() -> tuple[str, bool]:
+            assert login is not None
+            page = await self._loaded(entry, request, login)
+            return _live_text(request, page, login), page.live
+
+        async with self._live_pages.stream(_page_key(request, login)) as shared:
             while login is not None and self._login_of(request, touch=False) is not None:
-                if await self._stops_within(entry.interval_s or self._event_interval_s):
+                if await self._stops_within(shared.wait_s(interval_s, self._now_s())):
                     return  # the browser connects again
-                page = await self._loaded(entry, request, login)
-                text = _live_text(request, page, login)
-                yield event_of("blocks", text) if text != former else UNCHANGED
-                former = text
-                if not page.live:
+                await shared.load(interval_s, self._now_s, rendered)
+                yield event_of("blocks", shared.text) if shared.text != former else UNCHANGED
+                former = shared.text
+                if not shared.is_live:
                     yield event_of("end", "end")
                     return
             ended = Notice(Key("login.ended"), state="bad")
             yield event_of("blocks", _live_text(request, PageContent(Key("login.ended"), [ended])))
             yield event_of("end", "end")
-        finally:
-            self._events -= 1
 
     async def _stops_within(self, seconds: float) -> bool:
         """Return whether the server stops within a time."""
@@ -354,6 +357,12 @@ def event_of(name: str, text: str) -> str:
     """Return a server-sent event."""
     data = "".join(f"data: {line}\n" for line in text.splitlines())
     return f"event: {name}\n{data}\n"
+
+
+def _page_key(request: Request, login: Login | None) -> Hashable:
+    """Return what the text of a live page depends on: account, form key, address, language."""
+    account = (login.name, login.csrf) if login is not None else None
+    return account, request.url.path, request.url.query, _language(request)
 
 
 def _live_text(request: Request, page: PageContent, login: Login | None = None) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from anyio import create_task_group
+
 from duemq.auth.signature import Credentials
 from duemq.client import Admin, Client, PendingDecisions, Producer
 from duemq.client.admin.cluster import BrokerMember
@@ -102,7 +104,9 @@ class Sessions:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        return self
+        # The first task group imports its event loop's part, 0.1 s in which deliveries would wait.
+        async with create_task_group():
+            return self
 
     async def __aexit__(
         self,

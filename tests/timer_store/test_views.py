@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +13,7 @@ from duemq_common.errors import RequestError
 from tests.support.timer_rig import TimerRig
 from timer_store import views
 from timer_store.collector import StoreCollector
+from timer_store.kernels import wheel as wheel_kernels
 
 HOUR_MS = 3_600_000
 
@@ -83,6 +85,34 @@ def test_full_slots(tmp_path: Path) -> None:
     assert (slots["congested"], slots["limit"]) == (1, 4)
     assert slots["fullest"] == [{"from_ms": due_ms - 1, "count": 4}]
     rig.close()
+
+
+def test_slots_are_counted_without_a_list_of_them(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of slots take ten times as long, and the event loop waits."""
+    now_ms = rig.clock.now_ms()
+    for number in range(20):
+        rig.put(now_ms + 60_000 + number * 60_000)
+    rig.work()
+
+    lists, live_slots = list[int](), wheel_kernels.live_slots
+
+    def listed(*args: Any) -> Any:
+        lists.append(args[3])
+        return live_slots(*args)
+
+    monkeypatch.setattr(wheel_kernels, "live_slots", listed)
+    assert views.slots_view(rig.timers)["used"] == 20
+    fields = {"from_ms": str(now_ms), "width_ms": "600000", "count": "2"}
+    forecast = views.forecast_view(rig.timers, fields)
+    assert (forecast["counts"], forecast["later"]) == ([10, 10], 0)
+    assert views.overdue(rig.timers, now_ms + 10 * 60_000) == 9
+    assert lists == []
+    assert views.summary(rig.timers)["pending"] == 20
+    assert len(lists) == 1  # for the next due time
+    views.list_view(rig.timers, {})
+    assert len(lists) > 1
 
 
 def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:

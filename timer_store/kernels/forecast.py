@@ -1,8 +1,10 @@
-"""Compiled correction of a forecast: rolling timers count at their due time, not in their slot."""
+"""Compiled counts of slots, and their correction: rolling timers count at their due time."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
@@ -14,7 +16,16 @@ from timer_store.kernels.chain import (
     slot_ms_of,
     unit_fault,
 )
-from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, UNIT_BYTES
+from timer_store.kernels.wheel import (
+    LAST_AT,
+    NUM_AT,
+    PAGE_BYTES,
+    PAGE_SLOTS,
+    PAGE_USED,
+    TICK_AT,
+    slot_at,
+)
+from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, SLOT_BYTES, UNIT_BYTES, WHEEL_BYTES
 
 
 @kernel
@@ -23,6 +34,79 @@ def bin_of(time_ms: int, from_ms: int, width_ms: int, bins: int) -> int:
     if time_ms < from_ms:
         return 0
     return min((time_ms - from_ms) // width_ms + 1, bins - 1)
+
+
+@kernel
+def next_count(wheel: Bytes, pages: Bytes, tick: int, position: int, end_tick: int) -> Any:
+    """Return the first slot with timers from `tick` on: (tick, byte position, timers).
+
+    The tick is `end_tick` or later without one. A slot without a chain of units, or of another lap,
+    has none.
+
+    Args:
+        position: Byte position of the slot of `tick`; `WHEEL_BYTES` is position 0.
+    """
+    while tick < end_tick:
+        if position >= WHEEL_BYTES:
+            position -= WHEEL_BYTES
+        if pages[position // PAGE_BYTES] & PAGE_USED == 0:  # to the first slot of the next page
+            slots = PAGE_SLOTS - position // SLOT_BYTES % PAGE_SLOTS
+            tick, position = tick + slots, position + slots * SLOT_BYTES
+            continue
+        if get_i8(wheel, position + TICK_AT) == tick and get_i8(wheel, position + LAST_AT) >= 0:
+            num = np.int64(get_i4(wheel, position + NUM_AT))
+            if num > 0:
+                return tick, position, num
+        tick, position = tick + 1, position + SLOT_BYTES
+    return tick, position, np.int64(0)
+
+
+@kernel
+def bin_slots(wheel: Bytes, pages: Bytes, ticks: Any, numbers: Any, bins: Any) -> None:
+    """Add the timers of slots to the bins in which the slots begin.
+
+    Args:
+        ticks: (first tick, tick to end before), at most one lap.
+        numbers: (start of the first bin, width of a bin, precision), in ms.
+        bins: (n,) i8 in and out; see `bin_of`.
+    """
+    from_ms, width_ms, precision_ms = numbers
+    index, end_ms = np.int64(0), np.int64(0)
+    tick, position, num = next_count(wheel, pages, ticks[0], slot_at(ticks[0]), ticks[1])
+    while tick < ticks[1]:
+        slot_ms = tick * precision_ms
+        # ticks ascend: a division for each bin, not for each slot
+        if slot_ms >= end_ms:
+            index = bin_of(slot_ms, from_ms, width_ms, bins.size)
+            end_ms = from_ms + index * width_ms
+        bins[index] += num
+        tick, position, num = next_count(wheel, pages, tick + 1, position + SLOT_BYTES, ticks[1])
+
+
+@kernel
+def fullest_slots(wheel: Bytes, pages: Bytes, ticks: Any, limit: int, fullest: Any) -> Any:
+    """Find the slots with the most timers; return (slots with timers, with `limit` or more).
+
+    Args:
+        ticks: (first tick, tick to end before), at most one lap.
+        fullest: (n, 2) i8 out, zero before: timers and tick, most timers first, then later first.
+    """
+    used, full = np.int64(0), np.int64(0)
+    tick, position, num = next_count(wheel, pages, ticks[0], slot_at(ticks[0]), ticks[1])
+    while tick < ticks[1]:
+        used += 1
+        if num >= limit:
+            full += 1
+        # ticks ascend, so a slot goes before those with as many timers
+        i = fullest.shape[0]
+        while i > 0 and fullest[i - 1, 0] <= num:
+            if i < fullest.shape[0]:
+                fullest[i, 0], fullest[i, 1] = fullest[i - 1, 0], fullest[i - 1, 1]
+            i -= 1
+        if i < fullest.shape[0]:
+            fullest[i, 0], fullest[i, 1] = num, tick
+        tick, position, num = next_count(wheel, pages, tick + 1, position + SLOT_BYTES, ticks[1])
+    return used, full
 
 
 @kernel

@@ -33,6 +33,7 @@ from duemq_common.existence import is_directory
 from message_store.layout import packer
 from timer_store import layout
 from timer_store.kernels import wheel as kernels
+from timer_store.kernels.forecast import bin_slots, fullest_slots
 from timer_store.kernels.wheel import PAGE_BYTES, PAGE_CHANGED, PAGE_USED
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_BYTES, WHEEL_SLOTS, Offsets, Rows
 
@@ -190,7 +191,7 @@ class TimerWheel:
     ) -> Iterator[Rows]:
         """Yield the slots of `live` in arrays of at most `slots_max` slots."""
         first, count = self._ticks(from_ms, until_ms)
-        while count > 0 and not self.is_unused:
+        while count > 0:
             out = np.empty(min(slots_max, count), layout.SLOT)
             slot_count, looked_at = kernels.live_slots(self.data, self.pages, first, count, out)
             first, count = first + looked_at, count - looked_at
@@ -209,15 +210,48 @@ class TimerWheel:
 
         Timers that roll are counted in their current slot.
         """
-        out = np.zeros(count, np.int64)
-        for slots in self.live_parts(from_ms, from_ms + width_ms * count):
-            begin_ms = np.maximum(slots["tick"] * self.precision_ms, from_ms)
-            np.add.at(out, (begin_ms - from_ms) // width_ms, np.maximum(slots["num"], 0))
-        return out
+        bins = np.zeros(count + 2, np.int64)
+        self.add_to_bins(bins, from_ms, width_ms, from_ms, from_ms + width_ms * count)
+        bins[1] += bins[0]  # of the slot that has begun before
+        return bins[1:-1]
 
-    def total(self, from_ms: int) -> int:
-        """Return the number of pending timers in the slot of `from_ms` and all later ones."""
-        return sum(int(np.maximum(s["num"], 0).sum()) for s in self.live_parts(from_ms))
+    def add_to_bins(
+        self,
+        bins: Offsets,
+        first_ms: int,
+        width_ms: int,
+        from_ms: int,
+        until_ms: int | None = None,
+    ) -> None:
+        """Add the timers of slots to the bins in which the slots begin.
+
+        Args:
+            bins: (n,) i8: the first one is for times before `first_ms`, the last one for later
+                ones.
+            from_ms, until_ms: See `live`.
+        """
+        first, count = self._ticks(from_ms, until_ms)
+        numbers = (first_ms, width_ms, self.precision_ms)
+        bin_slots(self.data, self.pages, (first, first + count), numbers, bins)
+
+    def fullest(self, from_ms: int, count: int, limit: int) -> tuple[int, int, Offsets]:
+        """Return the slots with the most timers, from that of `from_ms` on.
+
+        Returns:
+            Number of slots with timers, number of those with `limit` timers or more, and (n, 2):
+            timers and tick, most timers first; at most `count`.
+        """
+        fullest = np.zeros((count, 2), np.int64)
+        first, ticks = self._ticks(from_ms, None)
+        span = (first, first + ticks)
+        used, full = fullest_slots(self.data, self.pages, span, limit, fullest)
+        return int(used), int(full), fullest[fullest[:, 0] > 0]
+
+    def total(self, from_ms: int, until_ms: int | None = None) -> int:
+        """Return the number of pending timers in the slots of `live`."""
+        bins = np.zeros(1, np.int64)
+        self.add_to_bins(bins, from_ms, 1, from_ms, until_ms)
+        return int(bins[0])
 
     # -- to the disk ----------------------------------------------------------------------------
 

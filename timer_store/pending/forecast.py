@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 BINS_MAX = 10_000
-SCAN_UNITS = 1 << 18  # maximum units read in one piece
+SCAN_UNITS = 1 << 17  # maximum units read in one piece: 2 to 3 ms
 Bins = npt.NDArray[np.int64]
 
 
@@ -76,12 +76,9 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
     """Add the timers of slots that are not staged, and the rest of a partly staged slot."""
     position, precision_ms = timers.position, timers.config.precision_ms
     from_ms = position.staged_ms + (precision_ms if position.part is not None else 0)
-    beyond = 0
-    for slots in timers.units.wheel.live_parts(from_ms, until_ms):
-        num = np.maximum(slots["num"], 0)
-        index = _bins_of(slots["tick"] * precision_ms, span)
-        bins += np.bincount(index, num, bins.size).astype(np.int64)
-        beyond += int(num.sum())
+    former = int(bins.sum())
+    timers.units.wheel.add_to_bins(bins, span.from_ms, span.width_ms, from_ms, until_ms)
+    beyond = int(bins.sum()) - former
     if position.part is not None:
         left = timers.counts.total - len(timers.stage) - beyond
         bins[_bins_of(np.array(position.staged_ms), span)] += max(left, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from delayed_delivery import pending_search
 from delayed_delivery.pending import Verdict
 from duemq.client.bulk_decisions import BulkDecisions, HitPage, PendingSearch, without
 from duemq.client.decisions import MessageSelection, PendingDecisions
@@ -18,6 +20,8 @@ from duemq.net.decisions import PAGE_HITS_MAX, HitDecision, HitVerdicts, Pending
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
+from message_store.index import key_search
+from message_store.store import MessageStore
 from tests.support.running_broker import BrokerClient, running, small
 
 HOUR_MS = 3_600_000
@@ -206,6 +210,38 @@ def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.M
             done.append(running_page.done())
         assert done.count(False) > 1
         assert await running_page == [DONE] * COUNT
+
+    with_broker(tmp_path, work)
+
+
+def test_each_turn_reads_a_bounded_number_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_hits, "SLICE_HITS", 2)
+    monkeypatch.setattr(pending_hits, "PIECE_HITS", 3)
+    turns, read = [0], Counter[int]()
+    owners = key_search.owners
+
+    def counted(store: MessageStore, offsets: Any) -> Any:
+        read[turns[0]] += offsets.size
+        return owners(store, offsets)
+
+    monkeypatch.setattr(pending_hits, "owners", counted)
+    monkeypatch.setattr(pending_search, "owners", counted)
+
+    async def count_turns() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def work(rig: Rig) -> None:
+        counting = asyncio.create_task(count_turns())
+        [page] = await rig.pages(topic="T", from_ms=rig.clock.now_ms() + HOUR_MS)
+        assert (page.count, sum(read.values()), max(read.values())) == (COUNT, COUNT, 3)
+        read.clear()
+        assert await rig.decide(page, topic="T") == [DONE] * COUNT
+        assert (sum(read.values()), max(read.values())) == (COUNT, 2)
+        counting.cancel()
 
     with_broker(tmp_path, work)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.naive_timer_log import columns
 from timer_store import layout
+from timer_store.kernels import forecast as counts
 from timer_store.kernels import wheel as kernels
 from timer_store.layout import SLOT_BYTES, WHEEL_BYTES, WHEEL_SLOTS
 
@@ -64,6 +65,33 @@ def test_live_slots(
             found += columns(out[:n])
             at, left = at + looked_at, left - looked_at
         assert found == expected
+
+
+@given(wheels, ticks, st.integers(0, 400) | st.just(WHEEL_SLOTS), st.integers(-300, 300))
+def test_counts_of_slots(
+    slots_: dict[int, tuple[int, int, int]], first: int, count: int, start: int
+) -> None:
+    expected = [
+        (tick, num)
+        for tick, (_, last, num) in sorted(slots_.items())
+        if first <= tick < first + count and last >= 0 and num > 0
+    ]
+    from_ms, width_ms = (first + start) * 500, 7_000
+    bins, naive = np.zeros(6, np.int64), [0] * 6
+    for tick, num in expected:
+        index = 0
+        while index < 5 and tick * 500 >= from_ms + index * width_ms:
+            index += 1
+        naive[index] += num
+    fullest = np.zeros((3, 2), np.int64)
+    with wheel_of(slots_) as pages:
+        span = (first, first + count)
+        counts.bin_slots(WHEEL, pages, span, (from_ms, width_ms, 500), bins)
+        used, full = counts.fullest_slots(WHEEL, pages, span, 50, fullest)
+    assert bins.tolist() == naive
+    assert (used, full) == (len(expected), sum(num >= 50 for _, num in expected))
+    top = sorted(((num, tick) for tick, num in expected), reverse=True)[:3]
+    assert [tuple(row) for row in fullest.tolist()] == [*top, *[(0, 0)] * (3 - len(top))]
 
 
 @given(wheels, st.integers(FIRST - 5, FIRST + 400))
