@@ -106,7 +106,8 @@ class Sessions:
     async def __aenter__(self) -> Self:
         # The first task group imports its event loop's part, 0.1 s in which deliveries would wait.
         async with create_task_group():
-            return self
+            pass
+        return self
 
     async def __aexit__(
         self,

@@ -230,8 +230,8 @@ class _HitRun:
         """
         offsets = self._offsets[first : first + SLICE_HITS]
         topic_indexes, keys = owners(self._store, offsets)
-        asked = self._command.keys[first : first + SLICE_HITS]
-        is_meant = np.fromiter(map(eq, asked, keys), np.bool_, len(keys))
+        hit_keys = self._command.keys[first : first + SLICE_HITS]
+        is_meant = np.fromiter(map(eq, hit_keys, keys), np.bool_, len(keys))
         if self._topic:
             is_meant &= topic_indexes == self._store.topics.find(self._topic)
         indexes = list[int]()
