@@ -104,7 +104,7 @@ class Sessions:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        # The first task group imports its event loop's part, 0.1 s in which deliveries would wait.
+        # The first task group imports its event loop's part: not while deliveries wait for it.
         async with create_task_group():
             pass
         return self

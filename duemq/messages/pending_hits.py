@@ -50,8 +50,8 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-SLICE_HITS: Final = 256  # hits decided between two yields: 2 to 4 ms
-PIECE_HITS: Final = 512  # hits found between two yields: 2 to 3 ms
+SLICE_HITS: Final = 256  # hits decided between two yields
+PIECE_HITS: Final = 512  # hits found between two yields
 PIECES_MAX: Final = 16  # pieces of one page
 FINAL: Final = (Verdict.DONE, Verdict.REFUSED)
 NO_PORTS: Final = "this broker delivers no messages, so it does not know which are pending"

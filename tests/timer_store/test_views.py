@@ -90,7 +90,7 @@ def test_full_slots(tmp_path: Path) -> None:
 def test_slots_are_counted_without_a_list_of_them(
     rig: TimerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists of slots take ten times as long, and the event loop waits."""
+    """The event loop waits while lists of slots are made and summed."""
     now_ms = rig.clock.now_ms()
     for number in range(20):
         rig.put(now_ms + 60_000 + number * 60_000)

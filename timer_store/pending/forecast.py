@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 BINS_MAX = 10_000
-SCAN_UNITS = 1 << 17  # maximum units read in one piece: 2 to 3 ms
+SCAN_UNITS = 1 << 17  # maximum units read in one piece
 Bins = npt.NDArray[np.int64]
 
 

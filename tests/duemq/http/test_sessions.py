@@ -21,7 +21,7 @@ asyncio.run(main())
 
 
 def test_the_first_response_imports_nothing() -> None:
-    """An import takes 0.1 s, in which deliveries wait; the port does not listen yet then."""
+    """Deliveries wait during imports; the port does not listen yet then."""
     command = [sys.executable, "-c", PROGRAM]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     assert run.stdout == "0\n"
