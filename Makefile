@@ -2,7 +2,7 @@
 #
 #   make demo        run a broker and a client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
-#   make test        run the tests: every package and every guarantee, in 11 minutes on two cores
+#   make test        run the tests: every package and every guarantee, in 11 to 22 minutes on two cores
 #   make test-all    run also the extended tests, with more kills and failovers
 #   make test-fast   run the tests without Java, real clients and kills
 #   make lint        check format, style and types
