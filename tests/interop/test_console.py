@@ -1,7 +1,4 @@
-"""The console of a cluster with an Apache broker: what the broker reports is shown.
-
-`DUEMQ_INTEROP_PEER` selects the broker, as for the other tests here.
-"""
+"""The console of a cluster with an Apache broker: what the broker reports is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +13,8 @@ from duemq.client.admin.topics import TopicSettings
 from duemq.console.application import console_routes
 from duemq.http.standalone import ConsoleOptions, serving_console
 from tests.duemq.client.admin.test_admin import make_dead_letter
-from tests.interop.peers import make_peer
+from tests.interop.apache import NEWEST, Apache
+from tests.interop.peers import KEYS
 from tests.support.requirements import skip_without
 from tests.support.server import BROKER_NAME, Server
 
@@ -37,7 +35,10 @@ UNKNOWN_PARTS = ("/timers", "/schedules", "/migrations", "/audits")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with skip_without(), make_peer(tmp_path_factory.mktemp("broker")) as peer:
+    with (
+        skip_without(),
+        Apache(NEWEST, tmp_path_factory.mktemp("broker"), keys=KEYS) as peer,
+    ):
         yield peer
 
 
