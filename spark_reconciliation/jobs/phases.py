@@ -1,4 +1,4 @@
-"""Phases of an audit: planning, scan, rules, report, with the part that is done.
+"""Phases of an audit, also that of a forecast: planning, scan, rules, report, with the part done.
 
 The audit reports them to the `Phases` of its context; another thread shows them. The end of each
 phase is an event of the log, with the seconds that it took.
@@ -39,7 +39,7 @@ class Phases:
         now_ms = self._clock.now_ms()
         if self.name and self.name != name:
             fields = {"phase": self.name, "seconds": (now_ms - self._begin_ms) / 1_000}
-            log.info("audit: %s took %.1f s", *fields.values(), extra=fields)
+            log.info("%s took %.1f s", *fields.values(), extra=fields)
         if self.name != name:
             self._begin_ms = now_ms
         self.name, self.done, self.total = name, 0, total

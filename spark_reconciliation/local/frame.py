@@ -40,6 +40,7 @@ SETTINGS: Final = {
     "default_null_order": "nulls_first_on_asc_last_on_desc",  # as in Spark
     "disabled_optimizers": "join_order,build_side_probe_side",  # these take a stream for one row
     "memory_limit": "2GB",  # more is in temporary files; Arrow tables do not count
+    "enable_progress_bar": "false",  # printed to standard output in notebooks and `python -c`
 }
 GROUP: Final = "group_key"
 Load = Callable[[], pa.Table]
