@@ -31,6 +31,7 @@ from tests.support.run_order import make_scheduler, ordered
 # Apache's processes live for seconds here: no time for the second compiler.
 os.environ.setdefault("APACHE_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("APACHE_PEER_PATIENT", "1")
+os.environ.setdefault("APACHE_PEER_ARCHIVES", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 use_patience()
 use_memory()

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache import LOGBACK_LINE, classpath, jvm_options
+from tests.interop.apache import LOGBACK_LINE, classpath, jars, jvm_options
+from tests.interop.class_archive import archive_options
 from tests.interop.programs import java_program
 from tests.support.child_process import ended_with_test
 
@@ -32,8 +33,9 @@ class AdminProcess:
 
     def __init__(self, version: str, home: Path, options: Sequence[str] = ()) -> None:
         self.home, self._log_path = home, home / "mqadmin.log"
-        path = f"{java_program('mqadmin', version)}{os.pathsep}{classpath(version)}"
-        command = ["java", *jvm_options(), "-Xmx256m", f"-Duser.home={home}"]
+        path = f"{classpath(version)}{os.pathsep}{java_program('mqadmin', version)}"
+        command = ["java", *jvm_options(), *archive_options("mqadmin", jars(version))]
+        command += ["-Xmx256m", f"-Duser.home={home}"]
         command += [f"-Drocketmq.home.dir={home / 'rmq'}", *options, "-cp", path, "Admin"]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(

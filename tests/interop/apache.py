@@ -2,7 +2,8 @@
 
 The jars of each version are cached in `~/.cache/duemq-peer/lib-VERSION`, or below APACHE_PEER_HOME.
 APACHE_PEER_JVM sets additional JVM options, which tests use for a short start. With
-APACHE_PEER_PATIENT brokers refuse no request because the machine is busy.
+APACHE_PEER_PATIENT brokers refuse no request because the machine is busy, and write the progress of
+timers seldom. With APACHE_PEER_ARCHIVES they load their classes from archives (`class_archive`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.interop.class_archive import archive_options
 from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, listening
 from tests.support.requirements import need_commands
@@ -38,6 +40,8 @@ OPEN_JDK = (
 )
 # Else a request that waited for 200 ms is refused, and a send after a pause of the JVM of 1 s.
 PATIENT = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "60000"}
+# Each flush compares all 38 MB of the timer wheel with the file: 0.4 s of every second by default.
+PATIENT |= {"timerFlushIntervalMs": "10000"}
 OWN_LOGS = ("broker", "store", "controller")  # of 5.x
 LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x prints how it configures logging
 LOGBACK = """<configuration>
@@ -108,6 +112,7 @@ class Apache(Server):
 
     Args:
         heap: Maximum heap of the broker (`-Xmx`); `fixed_heap` also sets `-Xms`.
+        with_namesrv: Start a name server; without one, requests reach the broker by its address.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class Apache(Server):
         keys: Mapping[str, str] | None = None,
         heap: str = "1g",
         fixed_heap: bool = False,
+        with_namesrv: bool = True,
     ) -> None:
         super().__init__(home, store_dir=store_dir, keys=keys)
         need_commands("java")
@@ -128,6 +134,7 @@ class Apache(Server):
         self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g"]
         self._heap += [f"-Xms{heap}"] if fixed_heap else []
         self.namesrv: Child | None = None
+        self._with_namesrv = with_namesrv
         write_logging(home)
 
     def stop(self) -> None:
@@ -143,7 +150,7 @@ class Apache(Server):
         self.stop()
 
     def start_namesrv(self) -> None:
-        if self.namesrv is not None and self.namesrv.running:
+        if not self._with_namesrv or (self.namesrv is not None and self.namesrv.running):
             return
         conf = write_properties(
             self.home / "namesrv.conf",
@@ -157,11 +164,13 @@ class Apache(Server):
             what=f"name server {self.version} on {self.namesrv_port}",
         )
 
+    def ready(self) -> bool:
+        """Return whether the broker listens and, if there is a name server, has its route there."""
+        return super().ready() if self._with_namesrv else listening(self.broker_port)
+
     def start_broker(self) -> Child:
-        keys = self._common_keys() | {
-            "namesrvAddr": self.namesrv_address,
-            "haListenPort": str(self.ha_port),
-        }
+        keys = self._common_keys() | {"haListenPort": str(self.ha_port)}
+        keys |= {"namesrvAddr": self.namesrv_address} if self._with_namesrv else {}
         patient = PATIENT if "APACHE_PEER_PATIENT" in os.environ else {}
         conf = write_properties(self.home / "broker.conf", keys | patient | self.keys)
         return self.start_java("broker", "broker.BrokerStartup", conf, self._heap)
@@ -182,7 +191,8 @@ def java_process(
     version: str, home: Path, name: str, main: str, conf: Path, options: list[str]
 ) -> Child:
     """Start a program of a version with a configuration file; its log is below `home`."""
-    command = ["java", *jvm_options(), *options, f"-Duser.home={home}"]
+    command = ["java", *jvm_options(), *archive_options(name, jars(version))]
+    command += [*options, f"-Duser.home={home}"]
     command += [f"-XX:ErrorFile={home / name}-crash.log"]
     command += ["-cp", classpath(version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
     return Child(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.interop.apache import LOGBACK, artifact_jars, jvm_options
+from tests.interop.class_archive import archive_options
 from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.remoting_requests import create_topic
@@ -51,12 +52,14 @@ class ApacheProxy:
         """
         need_commands("java")
         conf = self._write_configuration()
-        command = ["java", *jvm_options(), "-Xmx512m", f"-Duser.home={self.home}"]
+        jars = artifact_jars(ARTIFACT, self.version)
+        command = ["java", *jvm_options(), *archive_options("proxy", jars)]
+        command += ["-Xmx512m", f"-Duser.home={self.home}"]
         command += [f"-XX:ErrorFile={self.home / 'proxy'}-crash.log"]
         command += [
             f"-Drmq.logback.configurationFile={self.home / 'conf' / 'rmq.proxy.logback.xml'}"
         ]
-        command += ["-cp", f"{artifact_jars(ARTIFACT, self.version)}/*"]
+        command += ["-cp", f"{jars}/*"]
         command += ["org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(conf), "-pm", "cluster"]
         self._child = Child(
             f"apache-proxy-{self.version}",

@@ -71,7 +71,7 @@ class AdminSession:
             assert found is not None, f"no message id in {text}"
             self._values["id"] = found[0]
         if row.command in (CLIENTS, "sendMessage", "checkMsgSendRT"):
-            until(self._consumed, seconds=CONSUMED_S, what="all messages are consumed")
+            until(self._consumed, seconds=CONSUMED_S, what="all are consumed", poll_s=0.5)
 
     def _consumed(self) -> bool:
         shown = self.run("consumerProgress -g admin-group")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.interop.apache import OPEN_JDK, artifact_jars, cache_dir, classpath, jars
+from tests.interop.class_archive import archive_options
 from tests.support.requirements import need_commands
 
 CLIENTS = Path(__file__).parent / "clients"
@@ -29,10 +30,11 @@ GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 def java_command(version: str, home: Path) -> list[str]:
     """Return the command that runs the Java client program on that client version."""
     folder = java_classes(version)
-    options = ["-Xmx256m", *QUICK, f"-Duser.home={home}"]
+    options = ["-Xmx256m", *QUICK, *archive_options("client", jars(version))]
+    options += [f"-Duser.home={home}"]
     options += ["-Drocketmq.client.rebalance.waitInterval=500"]  # instead of 20 s
     options += ["-Drocketmq.client.rebalance.minInterval=100"]
-    path = f"{folder}{os.pathsep}{classpath(version)}"
+    path = f"{classpath(version)}{os.pathsep}{folder}"
     return ["java", *OPEN_JDK, *options, "-cp", path, "Client", "session"]
 
 
@@ -58,9 +60,9 @@ def grpc_java_command(home: Path, *, tls: bool = False) -> list[str]:
     sources = sorted((CLIENTS / "grpc").glob("*.java"))
     sources += [CLIENTS / "java" / name for name in SHARED]
     folder = _javac(f"java-grpc-{GRPC_JAVA[1]}", path, sources)
-    options = ["-Xmx256m", *QUICK, f"-Duser.home={home}"]
-    options += [f"-Dgrpc.tls={str(tls).lower()}"]
-    return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
+    options = ["-Xmx256m", *QUICK, *archive_options("client", artifact_jars(*GRPC_JAVA))]
+    options += [f"-Duser.home={home}", f"-Dgrpc.tls={str(tls).lower()}"]
+    return ["java", *options, "-cp", f"{path}{os.pathsep}{folder}", "GrpcClient", "session"]
 
 
 def v5_load_command(source: Path) -> list[str]:

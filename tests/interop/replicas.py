@@ -57,6 +57,7 @@ def wait_copied(master: Server, replica: Server) -> None:
         lambda: bounds(replica, all_queues()) == bounds(master, all_queues()),
         seconds=COPIED_S,
         what="everything copied",
+        poll_s=0.2,
     )
 
 

@@ -45,7 +45,7 @@ def end_by_kill_only(ours: DueMQ) -> None:
 @pytest.mark.parametrize(
     ("version", "end"),
     [
-        ("4.9.7", end_in_order),
+        extended("4.9.7", end_in_order),
         extended("4.9.7", end_by_kill),
         extended("4.9.7", end_by_kill_only),
         extended("5.3.3", end_in_order),
@@ -69,7 +69,8 @@ def test_apache_delivers_pending_messages_of_our_store(
     assert set(ledger.of_level(3)) <= set(undelivered)
     verify(ours.store_dir)
     assert len(list((ours.store_dir / "commitlog").glob("0*"))) > 1
-    with Apache(version, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+    home, store_dir = tmp_path / "apache", ours.store_dir
+    with Apache(version, home, store_dir=store_dir, keys=KEYS, with_namesrv=False) as apache:
         after = bounds(apache, all_queues())
         for place, (first, last) in before.items():
             assert after[place][0] == first

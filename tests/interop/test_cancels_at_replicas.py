@@ -38,6 +38,7 @@ def test_a_promoted_apache_replica_delivers_no_cancelled_timer(
                 lambda: bounds(replica, [TIMERS_QUEUE]) == bounds(master, [TIMERS_QUEUE]),
                 seconds=DELIVERED_S,
                 what="timers and markers copied",
+                poll_s=0.2,
             )
             master.kill()
             replica.stop_broker()

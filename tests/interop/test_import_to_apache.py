@@ -71,7 +71,12 @@ def test_messages_are_imported_once(version: str, tmp_path: Path) -> None:
         due_ms = write_lines(tmp_path / "pending.jsonl")
         assert imported(tmp_path / "pending.jsonl", apache) == Counter(send=6, exists=0)
         assert imported(tmp_path / "pending.jsonl", apache) == Counter(send=0, exists=6)
-        until(lambda: len(delivered(apache)) >= 4, seconds=WAIT_S, what="four are delivered")
+        until(
+            lambda: len(delivered(apache)) >= 4,
+            seconds=WAIT_S,
+            what="four are delivered",
+            poll_s=1.0,
+        )
         assert imported(tmp_path / "pending.jsonl", apache) == Counter(send=0, exists=6)
         messages = delivered(apache)
         assert sorted(each.message_id for each in messages) == [*due_ms][:4]

@@ -21,6 +21,7 @@ from tests.support.wait_until import until
 
 VERSION = "5.3.3"
 GROUP_KEYS = KEYS | {
+    "timerFlushIntervalMs": "1000",
     "controllerHeartBeatTimeoutMills": "6000",
     "allAckInSyncStateSet": "true",
     "slaveTimeout": "6000",

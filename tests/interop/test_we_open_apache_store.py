@@ -61,7 +61,7 @@ def assert_same_place(before: Bounds, server: Server) -> None:
 @pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3"), NEWEST])
 def test_a_store_changes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
-    apache = Apache(version, tmp_path / "apache", keys=KEYS)
+    apache = Apache(version, tmp_path / "apache", keys=KEYS, with_namesrv=False)
     with apache:
         before = fill(apache, ledger)
         apache.stop()
@@ -90,7 +90,7 @@ def test_a_store_changes_from_apache_to_us_and_back(version: str, tmp_path: Path
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3", NEWEST])
 def test_we_deliver_pending_messages_after_apache_was_killed(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
-    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
+    with Apache(version, tmp_path / "apache", keys=KEYS, with_namesrv=False) as apache:
         before = fill(apache, ledger, is_persisted=True)
         apache.kill()
     may_repeat = ledger.undelivered(apache.store_dir)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.interop import store_work
-from tests.interop.store_work import QUEUE_COUNT, TOPIC, pull_topic, send
+from tests.interop.store_work import QUEUE_COUNT, TOPIC, message_count, pull_topic, send
 from tests.support.remoting_requests import SUCCESS, call
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
@@ -24,6 +24,7 @@ KEYS = store_work.KEYS | {
     "timerWheelEnable": "true",
     "recallMessageEnable": "true",
     "timerRollWindowSlot": "5",
+    "timerFlushIntervalMs": "1000",  # Apache's progress after a kill
     "mappedFileSizeTimerLog": "2600",
     "maxMessageSize": str(16 << 10),
 }
@@ -77,7 +78,10 @@ class TimerLedger:
         """Wait until these bodies are delivered; default: all but the recalled ones."""
         wanted = set(bodies or self.expected)
         until(
-            lambda: wanted <= self.delivered_counts(server).keys(),
+            lambda: (
+                message_count(server) >= len(wanted)
+                and wanted <= self.delivered_counts(server).keys()
+            ),
             seconds=DELIVERED_S,
             what=f"{len(wanted)} timers delivered",
             poll_s=store_work.POLL_S,

@@ -131,31 +131,27 @@ def fires(rig: AuditedRig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "verdict"),
+    "changes",
     [
-        (second_delivery, "duplicated"),
-        (delivery_lost, "lost"),
-        (delivery_early, "early"),
-        (outage, "late"),
-        (body_changed, "corrupt"),
-        (AuditedRig.stray, "unexpected"),
-        (removal, "removed"),
-        (moves, "moved"),
-        (cancels, "cancelled"),
-        (fires, "moved"),
+        {second_delivery: "duplicated", delivery_early: "early", delivery_lost: "lost"},
+        {body_changed: "corrupt", AuditedRig.stray: "unexpected", removal: "removed"},
+        {moves: "moved", cancels: "cancelled", outage: "late"},
+        {fires: "moved"},
     ],
+    ids=lambda changes: "-".join(changes.values()),
 )
 def test_changes_after_the_state(
-    rig: AuditedRig, state: Path, audit: Audit, change: Any, verdict: str
+    rig: AuditedRig, state: Path, audit: Audit, changes: dict[Any, str]
 ) -> None:
     audit(grown(rig).root, state)
-    before = audit.verdicts.get(verdict, 0)
-    rig.audited()
-    change(rig, *([0] if change is AuditedRig.stray else []))
-    assert not audit(rig.root, state).full_because
-    assert audit.verdicts.get(verdict, 0) > before
+    for change, verdict in changes.items():
+        before = audit.verdicts.get(verdict, 0)
+        rig.audited()
+        change(rig, *([0] if change is AuditedRig.stray else []))
+        assert not audit(rig.root, state).full_because
+        assert audit.verdicts.get(verdict, 0) > before
     rig.restart(0)
-    assert not audit(rig.root, state).full_because, "the finding is in the next state"
+    assert not audit(rig.root, state).full_because, "the findings are in the next state"
 
 
 def test_a_log_file_of_delivered_messages_is_removed(

@@ -23,6 +23,12 @@ def values(frame: Any, name: str = "it") -> list[Any]:
     return [row[name] for row in frame.orderBy("key", "value").select(name).collect()]
 
 
+def results(rows: Any, columns: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of columns, computed by one query."""
+    found = rows.withColumns(columns).orderBy("key", "value").collect()
+    return {name: [row[name] for row in found] for name in columns}
+
+
 def test_numbers(rows: Any) -> None:
     value = F.col("value")
     expected = {
@@ -45,8 +51,8 @@ def test_numbers(rows: Any) -> None:
             [None, None, "low", "high", None],
         ),
     }
-    for name, (column, result) in expected.items():
-        assert values(rows.withColumn("it", column)) == result, name
+    columns = {name: column for name, (column, _) in expected.items()}
+    assert results(rows, columns) == {name: result for name, (_, result) in expected.items()}
 
 
 def test_arrays(rows: Any) -> None:
@@ -61,8 +67,8 @@ def test_arrays(rows: Any) -> None:
         "split": (F.element_at(F.split(F.lit("x  y"), " "), 3), ["y"] * 5),
         "text": (F.concat(F.lit("n"), F.col("value")), [None, "n5", "n-7", "n9", None]),
     }
-    for name, (column, result) in expected.items():
-        assert values(rows.withColumn("it", column)) == result, name
+    columns = {name: column for name, (column, _) in expected.items()}
+    assert results(rows, columns) == {name: result for name, (_, result) in expected.items()}
     sums = F.aggregate(
         F.transform(
             F.filter(F.array("key", "value"), lambda item: item > 1), lambda item: item * 2
