@@ -22,7 +22,6 @@ from tests.spark_reconciliation.conftest import on_each_engine as on_each_engine
 from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.spark_reconciliation.conftest import spark as spark
 from tests.support.commands import duemq
-from tests.support.extended import extended
 from tests.support.migration_rig import MigrationRig
 
 COUNT, LOST = 20, 5
@@ -243,9 +242,8 @@ def test_repair_writes_what_send_reads(stores: Stores, tmp_path: Path) -> None:
     assert list(read_file(none)) == []
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("on_spark")
-@pytest.mark.parametrize("job", [extended("forecast"), "plan"])
+@pytest.mark.usefixtures("on_each_engine")
+@pytest.mark.parametrize("job", ["forecast", "plan"])
 def test_what_could_not_be_read_is_reported(job: str, stores: Stores) -> None:
     ran = duemq("reconcile", job, stores.torn)
     assert ran.returncode == 1

@@ -135,7 +135,9 @@ def fires(rig: AuditedRig) -> None:
     [
         {second_delivery: "duplicated", delivery_early: "early", delivery_lost: "lost"},
         {body_changed: "corrupt", AuditedRig.stray: "unexpected", removal: "removed"},
-        {moves: "moved", cancels: "cancelled", outage: "late"},
+        {outage: "late"},
+        {moves: "moved"},
+        {cancels: "cancelled"},
         {fires: "moved"},
     ],
     ids=lambda changes: "-".join(changes.values()),

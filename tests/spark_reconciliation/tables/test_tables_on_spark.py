@@ -68,9 +68,9 @@ def test_a_stream_of_a_running_store(spark: Any, tmp_path: Path) -> None:
         writer = source.load(str(rig.root)).writeStream.format("memory")
         queries.append(writer.queryName(f"live_{table}").start())
     counts = []
-    for step in range(3):
+    for advance_ms in (0, 75_000):
         fill(rig, 10, (3, 4))
-        rig.advance((0, 15_000, 60_000)[step])
+        rig.advance(advance_ms)
         for query in queries:
             query.processAllAvailable()
         names = ("live_scheduled", "live_delivered")
@@ -78,9 +78,9 @@ def test_a_stream_of_a_running_store(spark: Any, tmp_path: Path) -> None:
     for query in queries:
         query.stop()
     rig.close()
-    assert counts == [(10, 0), (20, 10), (30, 30)]
+    assert counts == [(10, 0), (20, 20)]
     offsets = [row["log_offset"] for row in spark.table("live_delivered").collect()]
-    assert len(set(offsets)) == 30
+    assert len(set(offsets)) == 20
 
 
 class Campaign:
