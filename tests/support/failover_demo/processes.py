@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -14,9 +15,10 @@ from types import MappingProxyType
 from typing import Final
 
 from duemq.cli.exits import Exit, fail
+from tests.support.child_process import Child
+from tests.support.fork_server import TOP
 
 LOOPBACK: Final = "127.0.0.1"
-STOP_S_MAX: Final = 30
 LOG_SHOWN_CHARS: Final = 2_000
 BROKER_CONF: Final = """\
 brokerClusterName = demo
@@ -63,41 +65,32 @@ class Process:
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
         self._command, self._log = list(command), log
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether the process runs."""
-        return self._process is not None and self._process.returncode is None
+        return self._child is not None and self._child.running
 
     async def start(self) -> None:
         """Start the process."""
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        env = {"PYTHONPATH": str(TOP)}
+        self._child = Child(self.name, self._command, log_path=self._log, env=env)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the process if it runs."""
-        if self._process is not None and self.is_running:
-            self._process.send_signal(number)
+        if self._child is not None and self.is_running:
+            os.kill(self._child.pid, number)
 
     async def kill(self) -> None:
         """Kill the process with SIGKILL."""
-        if self._process is not None:
-            self.send_signal(signal.SIGKILL)
-            await self._process.wait()
+        if self._child is not None:
+            await asyncio.to_thread(self._child.kill)
 
     async def stop(self) -> None:
         """Terminate the process; kill it after a timeout."""
-        if self._process is None or not self.is_running:
-            return
-        self._process.terminate()
-        try:
-            async with asyncio.timeout(STOP_S_MAX):
-                await self._process.wait()
-        except TimeoutError:
-            await self.kill()
+        if self._child is not None:
+            await asyncio.to_thread(self._child.stop)
 
     def check(self) -> None:
         """Exit with the tail of the log if the process has ended."""
