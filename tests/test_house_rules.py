@@ -71,6 +71,9 @@ def of_call(node: ast.Call) -> Iterator[tuple[str, object]]:
         yield "print", node.lineno
     if isinstance(function, ast.Attribute) and function.attr in HIDE_ERRORS:
         yield "hidden errors", node.lineno
+    if "Thread" in (getattr(function, "id", ""), getattr(function, "attr", "")):
+        is_daemon = "daemon=True" in map(ast.unparse, node.keywords)
+        yield "daemon threads" if is_daemon else "other threads", node.lineno
     if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
         return
     owner, name = function.value.id, function.attr
@@ -208,6 +211,12 @@ def test_only_the_clock_reads_time() -> None:
 
 def test_no_error_of_a_disk_looks_like_an_absent_file() -> None:
     assert of_product("hidden errors") == {}
+
+
+def test_a_thread_does_not_delay_the_end_of_a_process() -> None:
+    """After an error that prevents the stop of a store, too."""
+    assert len(of_product("daemon threads")) > 5
+    assert of_product("other threads") == {}
 
 
 def test_only_the_command_line_prints() -> None:
