@@ -143,9 +143,9 @@ class LevelService:
             await asyncio.sleep(0)
         if not self.config.async_deliver and await self._wait_acknowledged():
             return
-        if self.config.async_deliver and due:
+        if due:
             self._sent.set()
-        if not due:
+        else:
             await self._sleep()
 
     def due_levels(self, now_ms: int) -> list[Level]:
