@@ -16,8 +16,11 @@ from delayed_delivery.later_copies import (
     SENT_RETRY_BYTES_MAX,
     entry_bytes,
     fault_of,
+    handle_bytes_max,
 )
 from duemq.broker.broker import Broker
+from duemq.pop.names import ORDER_QUEUE
+from duemq.pop.receipts import Receipt
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from duemq_common.topics import QUARANTINE_TOPIC
@@ -151,3 +154,9 @@ def test_the_largest_half_message_is_checked_back_and_committed(
 def test_a_retry_sent_by_a_client_may_be_larger() -> None:
     assert fault_of(SENT_RETRY_BYTES_MAX, SENT_RETRY_BYTES_MAX) == ""
     assert SENT_BYTES_MAX < SENT_RETRY_BYTES_MAX < PROPERTIES_BYTES_MAX
+
+
+def test_the_maximum_of_a_receipt_handle_is_that_of_its_longest_values() -> None:
+    offset, time_ms, queue_id, broker_name = (1 << 63) - 1, 10**13 - 1, 10**9 - 1, "b" * 127
+    longest = Receipt(offset, time_ms, time_ms, ORDER_QUEUE, "1", broker_name, queue_id)
+    assert handle_bytes_max(len(broker_name)) == len(longest.text(offset))

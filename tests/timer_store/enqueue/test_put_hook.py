@@ -387,6 +387,14 @@ def test_spread_is_constant_for_an_id_never_early_and_even(topics: TopicTable) -
     assert all(20 <= n <= 65 for n in Counter(ms // 100 for ms in late).values())
 
 
+def test_due_times_can_be_spread_by_one_millisecond(topics: TopicTable) -> None:
+    batch = PutBatch(4, 1)
+    for n in range(20):
+        add(topics, batch, {"TIMER_DELIVER_MS": "1700000100000", "UNIQ_KEY": f"{n:032X}"})
+    hook_of(topics, spread_ms=1)(batch, NOW)
+    assert set(batch.filled["due_ms"].tolist()) == {1_700_000_100_000, 1_700_000_100_001}
+
+
 def test_a_cancel_is_not_spread(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     properties = {"TIMER_DELAY_SEC": "10", "TIMER_DEL_UNIQKEY": "T+U", "UNIQ_KEY": "U"}
