@@ -38,6 +38,7 @@ WINDOW_SLOTS = 600
 WINDOW_MS = PRECISION_MS * WINDOW_SLOTS
 HOLD_MS = 1_000  # how long the store keeps its time after a clock step back
 RETRY_MS = 100
+RETRIED_MS = 2_000  # of a full disk; more of the same retries would take most of the time
 LONGEST_MS = 40 * WINDOW_MS
 AWAY_MS = 1_440 * WINDOW_MS  # pending timers roll through every window of an outage
 FILES = ("timerwheel", "timerlog", "config/duemq.timers.json", "config/timercheck")
@@ -332,7 +333,8 @@ class TimerStoreMachine(RuleBasedStateMachine):
         self._unstop()
         self.crash_rig.disk.full = full
         self._send([(n * 100, "T", "TIMER_DELAY_MS") for n in range(20)])
-        self.rig.advance(step_ms)
+        self.rig.advance(min(step_ms, RETRIED_MS))
+        self.jump_to(self.now_ms + max(step_ms - RETRIED_MS, 0))
         self.rig.persist()
         self.sent = {n: replace(s, exempt=True) for n, s in self.sent.items()}
         self.crash_rig.disk.full = ()
