@@ -16,6 +16,7 @@ import pytest
 from message_store import kernels
 from message_store.kernels import folders, kernel_sources, module_of, sources_of
 from tests.support.extended import extended
+from tests.support.forked_programs import run_forked
 
 TOP = folders()["message_store"].parent
 SOURCES_MAX = 30
@@ -112,13 +113,21 @@ def make_tree(top: Path) -> Path:
     return top
 
 
+def environment_of(top: Path, cache: Path | None) -> dict[str, str]:
+    named = {"DUEMQ_KERNEL_CACHE": str(cache or top / "cache")}
+    return {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | named
+
+
 def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
-    environment = {**os.environ, "DUEMQ_KERNEL_CACHE": str(cache or top / "cache")}
-    environment.pop("PYTHONPATH", None)
+    return run_forked(program, top, environment_of(top, cache)).split()
+
+
+def run_apart(top: Path, program: str, cache: Path) -> list[str]:
+    """Run a program in a process of its own, so that several run at a time."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=top,
-        env=environment,
+        env=environment_of(top, cache),
         capture_output=True,
         text=True,
         check=False,
@@ -176,7 +185,7 @@ def test_a_changed_constant_is_compiled_in_and_copies_share_code(
 
 def test_concurrent_processes_compile_a_kernel_once(tree: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: run(tree, USE, tmp_path / "cache"), range(4)))
+        found = list(pool.map(lambda _: run_apart(tree, USE, tmp_path / "cache"), range(4)))
     assert sorted(found) == [["42", "0"], ["42", "0"], ["42", "0"], ["42", "1"]]
 
 
