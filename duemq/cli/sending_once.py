@@ -29,7 +29,7 @@ from duemq_common.topics import PENDING_TOPICS
 from message_store.log.record import Record, split_records
 
 SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
-UNKNOWN: Final = "unknown"
+UNKNOWN, DELIVERED = "unknown", "already delivered"
 IN_FLIGHT_MAX: Final = 128
 QUERY_COUNT: Final = 32
 CONTENTS_MAX: Final = 100_000
@@ -81,9 +81,12 @@ class OnceSender:
             elif by_topic[each.topic].setdefault(each.unique_id, index) != index:
                 actions[index] = EXISTS
         for topic, indexes in by_topic.items():
-            pending = await self._known_pending(topic, list(indexes))
+            verdicts = await self._verdicts(topic, list(indexes))
             for unique_id, index in indexes.items():
-                if unique_id in pending or await self._is_stored(messages[index]):
+                verdict = verdicts.get(unique_id, UNKNOWN)
+                if _was_accepted(messages[index], verdict) or await self._is_stored(
+                    messages[index]
+                ):
                     actions[index] = EXISTS
         return actions
 
@@ -95,16 +98,16 @@ class OnceSender:
             del self._contents[next(iter(self._contents))]
         return first != content
 
-    async def _known_pending(self, topic: str, unique_ids: list[str]) -> set[str]:
-        """Return the ids that are, or were, pending for a topic; on Apache's brokers none."""
+    async def _verdicts(self, topic: str, unique_ids: list[str]) -> dict[str, str]:
+        """Return what a cancel of each id of a topic would result in; on Apache's brokers none."""
         if self._is_apache:
-            return set()
+            return {}
         try:
             results = await self._decisions.cancel(ids=unique_ids, topic=topic, dry_run=True)
         except Unsupported:
             self._is_apache = True
-            return set()
-        return {each.name for each in results if each.verdict != UNKNOWN}
+            return {}
+        return {each.name: each.verdict for each in results}
 
     async def _is_stored(self, message: FileMessage) -> bool:
         """Return whether the topic has a message, or an Apache broker has it as a pending one."""
@@ -189,6 +192,14 @@ class OnceSender:
             raise NoRoute(f"topic {message.topic} has no writable queue")
         same = (each for each in queues if each.queue_id == message.queue_id)
         return next(same, queues[message.queue_id % len(queues)])
+
+
+def _was_accepted(message: FileMessage, verdict: str) -> bool:
+    """Return whether a broker has a message of the file, or had it as a pending one.
+
+    A lost message, and one in quarantine, count as delivered there: the topic has to be searched.
+    """
+    return verdict != UNKNOWN and not (message.is_lost and verdict == DELIVERED)
 
 
 async def records_of(client: Client, address: str, topic: str, unique_id: str) -> list[Record]:

@@ -21,6 +21,7 @@ from duemq_common.errors import RequestError, UsageError
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from tests.support.commands import Running, duemq, start
+from tests.support.wait_until import until
 
 HOUR_MS = 3_600_000
 
@@ -90,6 +91,27 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
     properties = found["body 1"]["properties"]
     assert (properties["UNIQ_KEY"], properties["KEYS"]) == ("ID1", "k")
     assert "TIMER_OUT_MS" not in properties
+
+
+def test_a_message_in_quarantine_is_sent_once(broker: Running, tmp_path: Path) -> None:
+    topic = ("topic", "create", "Removed")
+    assert duemq(*topic, *broker.where).returncode == 0
+    sent = duemq("send", "Removed", "body 9", "--at", "+1s", "--json", *broker.where)
+    unique_id = json.loads(sent.stdout)["message_id"]
+    assert duemq("topic", "delete", "Removed", "--yes", *broker.where).returncode == 0
+
+    def quarantined() -> bool:
+        listed = duemq("quarantine", "list", "--topic", "Removed", "--json", *broker.where)
+        return len(json.loads(listed.stdout)) == 1
+
+    until(quarantined, seconds=60, what="the message is in quarantine")
+    assert duemq(*topic, *broker.where).returncode == 0
+    file = written(tmp_path / "f", line(9, 5, topic="Removed", unique_id=unique_id))
+    none = {"dry_run": False, "send": 0, "exists": 0, "no unique id": 0}
+    assert counts(broker, file, "--yes") == none | {"send": 1}
+    got = duemq("consume", "Removed", "--from-first", "--count", "1", "--wait", "60", *broker.where)
+    assert "body 9" in got.stdout
+    assert counts(broker, file, "--yes") == none | {"exists": 1}
 
 
 @pytest.mark.parametrize(
