@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -138,16 +139,31 @@ class LagOfGroup(msgspec.Struct):
 class NewTopic(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Topic to create, or to change if it exists.
 
+    A setting that is null stays as it is at a broker that has the topic: messages in queues beyond
+    a smaller number are not read. A new topic has 8 queues, and clients may read and write it.
+
     Attributes:
-        message_type: Type of message that v5 clients may send; null: unchanged.
+        message_type: Type of message that v5 clients may send.
     """
 
     name: Topic
-    read_queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] = 8
-    write_queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] = 8
-    readable: bool = True
-    writable: bool = True
-    message_type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"] | None = None
+    read_queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
+    write_queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
+    readable: bool | None = None
+    writable: bool | None = None
+    message_type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"] | None = (
+        None
+    )
+
+    def applied_to(self, former: TopicSettings) -> TopicSettings:
+        """Return settings with the given values."""
+        given = {
+            name: value
+            for name in ("read_queues", "write_queues", "readable", "writable")
+            if (value := getattr(self, name)) is not None
+        }
+        kind = {MESSAGE_TYPE: self.message_type} if self.message_type else {}
+        return replace(former, **given, attributes={**former.attributes, **kind})
 
 
 class OffsetReset(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -233,14 +249,13 @@ def merged_topic(parts: Sequence[TopicInfo]) -> TopicInfo:
 async def create_topic(call: Call) -> TopicDetails:
     """Create or change a topic at all masters."""
     new: NewTopic = call.body
-    settings = TopicSettings(
-        read_queues=new.read_queues,
-        write_queues=new.write_queues,
-        readable=new.readable,
-        writable=new.writable,
-        attributes={MESSAGE_TYPE: new.message_type} if new.message_type else {},
-    )
-    await call.session.admin.create_topic(new.name, settings)
+    admin = call.session.admin
+    masters = await admin.masters()
+    former = [await admin.topic_settings(master.address, new.name) for master in masters]
+    for master, settings in zip(masters, former, strict=True):
+        changed = new.applied_to(settings or TopicSettings())
+        if changed != settings:
+            await admin.create_topic(new.name, changed, brokers=[master.name])
     return await _topic_details(call, new.name)
 
 

@@ -274,6 +274,8 @@ class GroupsAdmin(TopicsAdmin):
         Settings of a group that `GroupSettings` does not have stay as they are.
 
         Args:
+            settings: Settings. None: those of a new group; a broker that has the group does not
+                change it.
             brokers: Broker names; none: all.
         Raises:
             Refused: A broker refused the name or a value.
@@ -281,6 +283,8 @@ class GroupsAdmin(TopicsAdmin):
         value = settings or GroupSettings()
         for master in await self.masters(brokers):
             body = (await self._group_bodies(master.address)).get(name, {})
+            if body and settings is None:
+                continue
             body = body | {
                 "groupName": name,
                 "consumeEnable": value.enabled,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -214,34 +214,40 @@ class TopicsAdmin(ClusterAdmin):
         """Create a topic at masters, or change it there.
 
         Args:
-            settings: Settings; attributes that exist and are not given stay.
+            settings: Settings; attributes that exist and are not given stay. None: those that the
+                broker has, or those of a new topic.
             brokers: Broker names; none: all.
         Raises:
             Unsupported: A broker before 5.0 has no attributes of topics.
             Refused: A broker refused the name or a value.
         """
-        value = settings or TopicSettings()
         masters = await self.masters(brokers)
-        if value.attributes:
+        if settings is not None and settings.attributes:
             for master in masters:
                 if await self.version(master.address) < FIRST_VERSION_5:
                     raise Unsupported(
                         f"broker {master.name} has no attributes of topics: it is "
                         "older than RocketMQ 5.0"
                     )
-        fields = {
-            "topic": name,
-            "defaultTopic": TEMPLATE_TOPIC,
-            "readQueueNums": value.read_queues,
-            "writeQueueNums": value.write_queues,
-            "perm": READ * value.readable | WRITE * value.writable,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": value.ordered,
-            "attributes": ",".join(f"+{key}={text}" for key, text in value.attributes.items()),
-        }
         for master in masters:
+            value = settings or await self._settings_to_keep(master.address, name)
+            fields = {
+                "topic": name,
+                "defaultTopic": TEMPLATE_TOPIC,
+                "readQueueNums": value.read_queues,
+                "writeQueueNums": value.write_queues,
+                "perm": READ * value.readable | WRITE * value.writable,
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": 0,
+                "order": value.ordered,
+                "attributes": ",".join(f"+{key}={text}" for key, text in value.attributes.items()),
+            }
             await self.client.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+    async def _settings_to_keep(self, address: str, name: str) -> TopicSettings:
+        """Return the settings of a topic at one broker, without attributes: they stay."""
+        settings = await self.topic_settings(address, name)
+        return replace(settings, attributes={}) if settings else TopicSettings()
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its messages and offsets at all masters and name servers.

@@ -54,6 +54,25 @@ def test_schedules(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_topic_that_exists_keeps_what_is_not_given(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (_, client):
+            new = {"name": "T", "read_queues": 16, "write_queues": 12, "message_type": "PRIORITY"}
+            made = await json_of(client, "POST", "/topics", json=new)
+            assert await json_of(client, "POST", "/topics", json={"name": "T"}) == made
+            state = await json_of(client, "POST", "/topics", json={"name": "T", "writable": False})
+            [settings] = state["info"]["settings"].values()
+            assert (settings["read_queues"], settings["write_queues"]) == (16, 12)
+            assert (settings["readable"], settings["writable"]) == (True, False)
+            assert settings["attributes"] == {"message.type": "PRIORITY"}
+            [settings] = (await json_of(client, "POST", "/topics", json={"name": "U"}))["info"][
+                "settings"
+            ].values()
+            assert (settings["read_queues"], settings["write_queues"]) == (8, 8)
+
+    asyncio.run(main())
+
+
 def test_topics_groups_and_offsets(tmp_path: Path) -> None:
     async def main() -> None:
         async with api(tmp_path) as (broker, client):

@@ -41,6 +41,7 @@ def test_a_topic_is_created_described_and_deleted(run: Run, tmp_path: Path) -> N
                 read_queues=3, write_queues=2, attributes={"message.type": "DELAY"}
             )
             await admin.create_topic("T", settings)
+            await admin.create_topic("T")  # exists, and is not changed
             [info] = [topic for topic in await admin.topics() if topic.kind == "normal"]
             assert (info.name, info.settings) == ("T", {"test": settings})
 
@@ -120,6 +121,7 @@ def test_a_group_is_described_changed_reset_and_deleted(run: Run, tmp_path: Path
             await admin.create_group("g", GroupSettings(retries=3))
             assert (await admin.group("g")).info.settings == {"test": GroupSettings(retries=3)}
             await admin.create_group("g", GroupSettings(retries=4, broadcast=False))
+            await admin.create_group("g")  # exists, and is not changed
             [info] = [each for each in await admin.groups() if each.name == "g"]
             assert info.settings == {"test": GroupSettings(retries=4, broadcast=False)}
 
