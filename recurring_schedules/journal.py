@@ -51,6 +51,13 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     created_ms: int = 0
     changed_ms: int = 0
 
+    def pending_ms(self, now_ms: int) -> int:
+        """Return the planned time of the pending occurrence.
+
+        0: none is pending, as of a paused schedule, or while the next time is too far ahead.
+        """
+        return self.planned_ms if self.state == ACTIVE and self.planned_ms > now_ms else 0
+
 
 _DECODER: Final = msgspec.json.Decoder(ScheduleRecord)
 

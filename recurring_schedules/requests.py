@@ -104,12 +104,12 @@ class ScheduleRequests:
         except InvalidDefinition as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if self._table.find(definition.name) >= 0:
-            return {"created": False, **_progress(record)}
+            return {"created": False, **self._progress(record)}
         journal.append(self._store, record, record.changed_ms)
         slot = self._table.find(definition.name)
         self._planner.turn(record.changed_ms, [slot])
         self._planner.wake()
-        return {"created": True, **_progress(self._table.record(self._store, slot))}
+        return {"created": True, **self._progress(self._table.record(self._store, slot))}
 
     def record_of(self, definition: Definition, now_ms: int) -> ScheduleRecord:
         """Return the record of a new schedule, or the newest one of the same schedule.
@@ -185,8 +185,8 @@ class ScheduleRequests:
             journal.append(self._store, changed, changed.changed_ms)
             if offsets.size:
                 self._cancel(changed, offsets)
-            return _progress(changed)
-        return _progress(record)
+            return self._progress(changed)
+        return self._progress(record)
 
     async def _pending_offsets(self, record: ScheduleRecord) -> Offsets:
         """Return the log offset of the pending occurrence, also if it has a newer record.
@@ -241,7 +241,7 @@ class ScheduleRequests:
         """Plan again from now on; the occurrence that the pause has cancelled may come first."""
         record = self._existing(request)
         if record.state == ACTIVE:
-            return _progress(record)
+            return self._progress(record)
         self._check_topic(record)
         now_ms = self._clock.now_ms()
         planned_ms = max(record.planned_ms, now_ms)
@@ -261,7 +261,16 @@ class ScheduleRequests:
         if next_ms:
             self._planner.turn(now_ms, [slot])
         self._planner.wake()
-        return _progress(self._table.record(self._store, slot))
+        return self._progress(self._table.record(self._store, slot))
+
+    def _progress(self, record: ScheduleRecord) -> dict[str, object]:
+        return {
+            "name": record.definition.name,
+            "state": record.state,
+            "revision": record.revision,
+            "planned_ms": record.pending_ms(self._clock.now_ms()),
+            "next_ms": record.next_ms,
+        }
 
     def _check_topic(self, record: ScheduleRecord) -> None:
         if fault := journal.topic_fault(self._store.topics, record.definition.topic):
@@ -334,16 +343,6 @@ def already_exists(name: str) -> str:
     return (
         f"schedule {name} exists with another definition: delete it first, or choose another name"
     )
-
-
-def _progress(record: ScheduleRecord) -> dict[str, object]:
-    return {
-        "name": record.definition.name,
-        "state": record.state,
-        "revision": record.revision,
-        "planned_ms": record.planned_ms,
-        "next_ms": record.next_ms,
-    }
 
 
 def _number(request: Request, name: str) -> int:

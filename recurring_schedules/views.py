@@ -38,6 +38,7 @@ def _list(
     """Return a page of schedules, and the field `after` of the next page; -1: the last one."""
     after, count = _number(fields, "after", -1), _number(fields, "count", 100)
     count = min(max(count, 1), PAGE_MAX)
+    now_ms = clock.now_ms()
     live = np.flatnonzero(table.filled["state"][after + 1 :] != IS_DELETED) + after + 1
     rows, topic = [], fields.get("topic", "")
     for slot in live[:count].tolist():
@@ -46,11 +47,10 @@ def _list(
         except RecordUnreadable:
             continue
         if not topic or record.definition.topic == topic:
-            rows.append(as_plain(record))
-    now_ms = clock.now_ms()
+            rows.append(as_plain(record, now_ms))
     return {
         "counts": table.counts(),
-        "schedules": [{**row, "now_ms": now_ms} for row in rows],
+        "schedules": rows,
         "after": int(live[count - 1]) if live.size > count else -1,
     }
 
@@ -67,18 +67,19 @@ def _show(
     while planned_ms is not None and len(runs) < min(_number(fields, "runs", 5), RUNS_MAX):
         planned_ms = next_after(record.definition, planned_ms)
         runs += [] if planned_ms is None else [planned_ms]
-    return {**as_plain(record), "now_ms": clock.now_ms(), "runs": runs}
+    return {**as_plain(record, clock.now_ms()), "runs": runs}
 
 
-def as_plain(record: ScheduleRecord) -> dict[str, object]:
-    """Return a record as plain data."""
+def as_plain(record: ScheduleRecord, now_ms: int) -> dict[str, object]:
+    """Return a record and the present time as plain data."""
     plain: dict[str, object] = msgspec.to_builtins(record)
     return plain | {
         "state": record.state,
         "revision": record.revision,
-        "planned_ms": record.planned_ms,
+        "planned_ms": record.pending_ms(now_ms),
         "next_ms": record.next_ms,
         "note": record.note,
+        "now_ms": now_ms,
     }
 
 

@@ -41,8 +41,7 @@ def create_schedule(name: str, spec: Spec, target: Target) -> None:
         print_json(msgspec.to_builtins(result))
         return
     verb = "created" if result.created else "exists with this definition"
-    pending = table_time(result.planned_ms)
-    console().print(f"schedule {printable(name)} {verb}; next: {pending} UTC", soft_wrap=True)
+    console().print(f"schedule {printable(name)} {verb}{_next_of(result)}", soft_wrap=True)
 
 
 async def _create(definition: Definition, target: Target) -> ChangedSchedule:
@@ -64,9 +63,7 @@ def change_schedule(name: str, action: Change, target: Target) -> None:
         count = result.appended
         console().print(f"{count} {plural(count, 'message')} sent")
     else:
-        done = f"schedule {printable(name)} is {result.state}"
-        if result.state == "active":
-            done += f"; next: {table_time(result.planned_ms)} UTC"
+        done = f"schedule {printable(name)} is {result.state}{_next_of(result)}"
         console().print(done, soft_wrap=True)
 
 
@@ -139,7 +136,7 @@ def show_schedule(name: str, runs: int, target: Target) -> None:
         "times": f"{_times_text(definition)} {zone_name}",
         "state": _shown_state(schedule),
         "note": schedule.note,
-        "pending": _next_text(schedule),
+        "next": _next_text(schedule),
     }
     width = max(map(len, facts))
     for label, value in facts.items():
@@ -168,12 +165,17 @@ def _shown_state(schedule: ScheduleView) -> str:
     return "ended" if schedule.has_ended else schedule.state
 
 
+def _next_of(result: ChangedSchedule) -> str:
+    """Return the time of the next occurrence after a change, as the end of a sentence."""
+    next_ms = result.planned_ms or result.next_ms
+    return f"; next: {table_time(next_ms)} UTC" if result.state == "active" and next_ms else ""
+
+
 def _next_text(schedule: ScheduleView) -> str:
     """Return the planned time of the pending occurrence."""
     if schedule.state != "active" or schedule.has_ended:
         return ""
-    is_pending = schedule.planned_ms > schedule.now_ms
-    return table_time(schedule.planned_ms if is_pending else schedule.next_ms)
+    return table_time(schedule.planned_ms or schedule.next_ms)
 
 
 def _times_text(definition: Definition) -> str:

@@ -38,6 +38,7 @@ class ChangedSchedule(msgspec.Struct):
     Attributes:
         state: State after the change.
         planned_ms, next_ms: Planned time of the pending occurrence, and of the one after it.
+            0: none is pending, as long as the next time is beyond `timerMaxDelaySec`.
         revision: Number of the change.
         created: Whether the schedule did not exist before.
         appended: Number of messages that were sent; -1: the change sends none.
@@ -57,6 +58,7 @@ class ScheduleView(msgspec.Struct, kw_only=True):
     Attributes:
         note: Reason of a pause.
         planned_ms, next_ms: Planned time of the pending occurrence, and of the one after it.
+            0: none is pending, as long as the next time is beyond `timerMaxDelaySec`.
         now_ms: Time of the broker.
         runs: Next planned times.
         broker: Name of the broker.

@@ -83,3 +83,15 @@ def test_wrong_input_is_one_line(
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_first_time_that_is_far_ahead_is_the_next_one(broker: Running) -> None:
+    create = ("schedule", "create", "far", "--cron", "0 9 * * *", "--start", "2100-01-01T00:00Z")
+    created = duemq(*create, "--topic", "T", "--body", "x", *broker.where)
+    assert created.stdout == "schedule far created; next: 2100-01-01 09:00:00.000 UTC\n"
+    again = duemq(*create, "--topic", "T", "--body", "x", "--json", *broker.where)
+    assert json.loads(again.stdout)["planned_ms"] == 0
+    paused = duemq("schedule", "pause", "far", *broker.where)
+    assert paused.stdout == "schedule far is paused\n"
+    resumed = duemq("schedule", "resume", "far", *broker.where)
+    assert resumed.stdout == "schedule far is active; next: 2100-01-01 09:00:00.000 UTC\n"
