@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from duemq.cli.admin_options import TopicOptions
 from duemq.cli.options import Target
@@ -13,9 +14,12 @@ from duemq.cli.settings_change import SettingsKind, delete_confirmed, first_give
 from duemq.cli.topic_show import plain_settings, plain_state
 from duemq.client.admin import Admin
 from duemq.client.admin.topics import TopicSettings, TopicState
+from duemq.client.bulk_decisions import BulkDecisions, PendingSearch
+from duemq.client.errors import ClientError
 from duemq_common.errors import UsageError
 
 PERMISSIONS = ("RW", "R", "W", "-")
+PENDING_MAX: Final = 100_000  # counted before a deletion
 
 
 def topic_kind(options: TopicOptions) -> SettingsKind[TopicSettings]:
@@ -77,16 +81,39 @@ def delete_topic(name: str, target: Target, *, dry_run: bool, yes: bool) -> None
 async def _delete(name: str, target: Target, dry_run: bool, yes: bool) -> None:
     async with target.admin() as admin:
         state = await admin.topic(name)
-        delete, plain = partial(admin.delete_topic, name), {"deleted": plain_state(state)}
-        effect = _effect(state)
+        pending = await _pending(admin, name)
+        delete = partial(admin.delete_topic, name)
+        plain = {"deleted": plain_state(state), "pending": pending}
+        effect = _effect(state, pending)
         await delete_confirmed(
             "topic", name, effect, delete, target, plain, dry_run=dry_run, yes=yes
         )
 
 
-def _effect(state: TopicState) -> str:
+async def _pending(admin: Admin, name: str) -> int | None:
+    """Return the number of pending messages, counted up to `PENDING_MAX`; None: unknown."""
+    failures: list[ClientError] = []
+    count = 0
+    search = BulkDecisions(admin.client).search(
+        PendingSearch(topic=name), lambda broker, error: failures.append(error)
+    )
+    async for page, _ in search:
+        count += page.count
+        if count >= PENDING_MAX:
+            return count
+    return None if failures else count
+
+
+def _effect(state: TopicState, pending: int | None) -> str:
     brokers = len(state.info.settings)
     text = f"{state.messages:,} stored {plural(state.messages, 'message')} at {brokers} "
     text += plural(brokers, "broker")
-    groups = ", ".join(state.groups)
-    return f"{text}, read by {groups}" if groups else text
+    if groups := ", ".join(state.groups):
+        text += f", read by {groups}"
+    if pending is None:
+        text += "; pending messages, whose number is unknown, will be in quarantine when due"
+    elif pending:
+        more = "or more " if pending >= PENDING_MAX else ""
+        noun = plural(pending, "message")
+        text += f"; {pending:,} {more}pending {noun} will be in quarantine when due"
+    return text

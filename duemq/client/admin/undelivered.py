@@ -67,7 +67,7 @@ class UndeliveredAdmin(DeadLettersAdmin, ResendsAdmin):
         """
         topic = search.store_topic
         if search.letters_of and await self.client.fetch_route(topic) is None:
-            raise NoRoute(f"topic {topic} does not exist")
+            raise NoRoute(f"group {search.letters_of} has no dead letters")
         for master in await self.masters():
             cursor: str | None = ""
             try:

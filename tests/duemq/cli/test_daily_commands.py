@@ -59,6 +59,14 @@ def test_a_topic_is_created_shown_changed_and_deleted(broker: Running) -> None:
     assert "would be deleted: 1 stored message" in succeeded(
         "topic", "delete", "Orders", "--dry-run", *where
     )
+    succeeded("topic", "create", "Delayed", *where)
+    succeeded("send", "Delayed", "x", "--at", "+1h", *where)
+    succeeded("send", "Delayed", "y", "--level", "17", *where)
+    assert succeeded("topic", "delete", "Delayed", "--yes", *where).endswith(
+        "; 2 pending messages will be in quarantine when due\n"
+    )
+    succeeded("timers", "cancel", "--topic", "Delayed", "--yes", *where)
+
     unconfirmed = duemq("topic", "delete", "Orders", *where)
     assert (unconfirmed.returncode, "add --yes" in unconfirmed.stderr) == (Exit.USAGE, True)
     assert "topic Orders deleted" in succeeded("topic", "delete", "Orders", "--yes", *where)
@@ -176,7 +184,7 @@ def test_the_commands_of_the_page_run(
             Exit.REFUSED,
             "topic Missing does not exist",
         ),
-        (("dlq", "show", "Missing"), Exit.REFUSED, "%DLQ%Missing does not exist"),
+        (("dlq", "show", "Missing"), Exit.REFUSED, "group Missing has no dead letters"),
         (("topic", "show", "Missing"), Exit.REFUSED, "topic Missing does not exist"),
         (("topic", "delete", "Missing", "--yes"), Exit.REFUSED, "topic Missing does not exist"),
         (("topic", "create", "a b"), Exit.REFUSED, "refused with code"),
