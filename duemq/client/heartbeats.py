@@ -12,6 +12,7 @@ import msgspec
 from duemq.client.connection import ServerConnection
 from duemq.client.connections import ServerConnections
 from duemq.client.errors import ClientError
+from duemq.client.failure_log import FailureLog
 from duemq_common.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Heartbeats:
         self._consumers: dict[str, ConsumerData] = {}
         self._registered: dict[str, ServerConnection] = {}  # connection of the first heartbeat
         self._task: asyncio.Task[None] | None = None
+        self._failures = FailureLog(log)
 
     def add_producer(self, group: str) -> None:
         """Register a producer group from the next heartbeat on."""
@@ -77,7 +79,7 @@ class Heartbeats:
     async def send(self, addresses: Iterable[str] | None = None) -> list[str]:
         """Send a heartbeat to brokers, by default to all of the known routes.
 
-        A broker that does not respond is logged and gets the next one.
+        A broker that does not respond is logged once and gets the next one.
 
         Returns:
             Addresses of the brokers that have accepted it.
@@ -96,9 +98,11 @@ class Heartbeats:
         results = await asyncio.gather(*calls, return_exceptions=True)
         for address, result in zip(chosen, results, strict=True):
             if isinstance(result, ClientError):
-                log.warning("no heartbeat to %s: %s", address, result)
+                self._failures.failed(address, result, "no heartbeat to %s", address)
             elif isinstance(result, BaseException):
                 raise result
+            else:
+                self._failures.succeeded(address)
         pairs = zip(chosen, results, strict=True)
         return [address for address, result in pairs if not isinstance(result, ClientError)]
 

@@ -10,6 +10,7 @@ import msgspec
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError
+from duemq.client.failure_log import FailureLog
 from duemq.client.message import MessageQueue
 from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode
@@ -23,6 +24,7 @@ class QueueLocks:
 
     def __init__(self, client: Client, group: str) -> None:
         self._client, self._group = client, group
+        self._failures = FailureLog(log)
 
     async def lock(
         self, queues: Iterable[MessageQueue]
@@ -43,8 +45,9 @@ class QueueLocks:
                 rows = json_object(response).get("lockOKMQSet", [])
                 keys = {(row["topic"], row["brokerName"], int(row["queueId"])) for row in rows}
             except (ClientError, ValueError, KeyError, TypeError) as error:
-                log.warning("queues of %s are not locked: %s", address, error)
+                self._failures.failed(address, error, "queues of %s are not locked", address)
                 continue
+            self._failures.succeeded(address)
             for queue in ours:
                 is_locked = (queue.topic, queue.broker_name, queue.queue_id) in keys
                 (locked if is_locked else foreign).add(queue)

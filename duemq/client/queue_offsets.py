@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from duemq.client.errors import ClientError
+from duemq.client.failure_log import FailureLog
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.subscriptions import ConsumeFrom
@@ -39,6 +40,7 @@ class BrokerOffsets:
 
     def __init__(self, reader: PullConsumer) -> None:
         self._reader = reader
+        self._failures = FailureLog(log)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset; None: there is none."""
@@ -55,10 +57,12 @@ class BrokerOffsets:
         committed = set()
         for queue, result in zip(order, results, strict=True):
             if isinstance(result, ClientError):
-                log.warning("offset %d of %s is not committed: %s", offsets[queue], queue, result)
+                text = "offset %d of %s is not committed"
+                self._failures.failed(queue, result, text, offsets[queue], queue)
             elif isinstance(result, BaseException):
                 raise result
             else:
+                self._failures.succeeded(queue)
                 committed.add(queue)
         return committed
 

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError, Unreachable
+from duemq.client.failure_log import FailureLog
 from duemq.client.handlers import HandlerPool
 from duemq.client.locks import LOCK_S, QueueLocks
 from duemq.client.message import MessageQueue
@@ -80,6 +81,7 @@ class Rebalance:
         self._changed = asyncio.Event()
         self._committing = asyncio.Lock()  # a broker may handle two commits in the other order
         self._turns = 0
+        self._failures = FailureLog(log)
 
     # Turns.
 
@@ -110,8 +112,9 @@ class Rebalance:
         for topic in list(self._subscriptions):
             try:
                 is_complete &= await self._rebalance(topic)
+                self._failures.succeeded(topic)
             except ClientError as error:
-                log.warning("the queues of topic %s do not change: %s", topic, error)
+                self._failures.failed(topic, error, "the queues of topic %s do not change", topic)
                 is_complete = False
         for queue in list(self.queues):
             if queue.topic not in self._subscriptions:
@@ -191,8 +194,9 @@ class Rebalance:
             if offset is None:
                 offset = await start_offset(self._reader, queue, self._settings.consume_from)
         except ClientError as error:
-            log.warning("%s has no offset yet: %s", queue, error)
+            self._failures.failed(queue, error, "%s has no offset yet", queue)
             return False
+        self._failures.succeeded(queue)
         if queue.topic not in self._subscriptions:  # unsubscribed meanwhile
             return False
         self._start(queue, offset, committed)
@@ -261,8 +265,9 @@ class Rebalance:
                 # A commit that is sent must end before the next one, also at `close`.
                 work = self.commit(self.queues.values())
                 await asyncio.shield(self._client.run(work, "commit"))
+                self._failures.succeeded(None)
             except OSError as error:
-                log.warning("offsets are not committed: %s", error)
+                self._failures.failed(None, error, "offsets are not committed")
 
     async def commit(self, process_queues: Iterable[ProcessQueue]) -> None:
         """Commit the offsets of queues that have changed."""
