@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
 
 
@@ -19,12 +20,18 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's BLAS is not used
     from duemq.cli.server_command import server_command
 
-    server = server_command(sys.argv[1:])
-    if server is None:
-        from duemq.cli.app import run
+    try:
+        server = server_command(sys.argv[1:])
+        if server is None:
+            from duemq.cli.app import run
 
-        gc.enable()
-        run()
-    else:
-        gc.enable()
-        server.run()
+            gc.enable()
+            run()
+        else:
+            gc.enable()
+            server.run()
+    except Exception:  # Typer and the commands have ended the process for all errors they expect
+        from duemq.cli.exits import Exit
+
+        traceback.print_exc()
+        raise SystemExit(int(Exit.INTERNAL)) from None

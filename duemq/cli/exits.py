@@ -32,7 +32,7 @@ MEANINGS = {
     Exit.FOUND_FAULT: "the check failed: something is missing, damaged or not as expected",
     Exit.USAGE: "wrong arguments or configuration; a port in use; a plugin that cannot be loaded",
     Exit.UNREACHABLE: "no broker or name server responds at the address",
-    Exit.REFUSED: "the broker refused the request",
+    Exit.REFUSED: "the broker refused the request, or does not have what it names",
     Exit.STORE: "the store cannot be opened, or the broker had to stop because of it",
     Exit.INTERNAL: "internal error in DueMQ; please report it with the traceback",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
@@ -46,6 +46,8 @@ def exit_code(error: BaseException) -> Exit:
         return Exit.USAGE
     if isinstance(error, (StoreError, CorruptStore)):
         return Exit.STORE
+    if isinstance(error, OSError) and error.filename is not None:
+        return Exit.USAGE  # a file of the command
     if isinstance(error, (OSError, TimeoutError)):
         return Exit.UNREACHABLE
     if isinstance(error, KeyboardInterrupt):
@@ -94,7 +96,17 @@ def _fail_with(error: BaseException) -> None:
     reason = _reason(error)
     if isinstance(reason, RequestError) and exit_code(reason) == Exit.REFUSED:
         fail(f"refused with code {reason.code}: {reason.remark}", Exit.REFUSED)
-    fail(_one_line(error), exit_code(reason))
+    fail(_one_line(error) + _remedy(reason), exit_code(reason))
+
+
+def _remedy(error: BaseException) -> str:
+    """Return what to do about an error whose text does not say it."""
+    from duemq.client.connections import ONLY_PLAINTEXT, ONLY_TLS  # only when a command has failed
+    from duemq.client.errors import Unreachable
+
+    if not isinstance(error, Unreachable) or str(error).endswith((ONLY_PLAINTEXT, ONLY_TLS)):
+        return ""
+    return "; check that it runs, and the address (--namesrv, --broker)"
 
 
 def _reason(error: BaseException) -> BaseException:
@@ -120,4 +132,6 @@ def _first(group: BaseException) -> BaseException:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return "no response in time"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -300,7 +300,7 @@ def serve_namesrv(
     EarlySignals()
     from duemq.configuration.exposure import warn_of_readable_secrets
 
-    set_up_logging(logging_file)
+    set_up_logging(logging_file, as_json=properties.get("logFormat") == "json")
     warn_of_readable_secrets(file, read_file(file) if file is not None else {})
     _raise_descriptor_limit()
     with errors_name_sources(properties):

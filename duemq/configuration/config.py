@@ -12,6 +12,7 @@ from duemq.configuration.shared_options import (
     bind_address_option,
     channel_idle_option,
     connections_max_option,
+    log_format_option,
     proxy_protocol_option,
     socket_backlog_option,
 )
@@ -336,13 +337,7 @@ class BrokerConfig:
         "configBlackList",
         "Keys that a request may not change, separated by `;`.",
     )
-    log_format: str = option(
-        "text",
-        "logFormat",
-        "Form of the log on standard error; json: one object per line.",
-        choices=("text", "json"),
-        own=True,
-    )
+    log_format: str = log_format_option()
     metrics_exporter: str = option(
         "PROM",
         "metricsExporterType",

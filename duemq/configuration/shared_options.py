@@ -49,3 +49,11 @@ proxy_protocol_option = partial(
     unit="networks",
     own=True,
 )
+log_format_option = partial(
+    option,
+    "text",
+    "logFormat",
+    "Form of the log on standard error; json: one object per line.",
+    choices=("text", "json"),
+    own=True,
+)

@@ -12,6 +12,7 @@ from duemq.configuration.shared_options import (
     bind_address_option,
     channel_idle_option,
     connections_max_option,
+    log_format_option,
     proxy_protocol_option,
     socket_backlog_option,
 )
@@ -83,6 +84,7 @@ class NamesrvConfig:
     socket_backlog: int = socket_backlog_option()
     connections_max: int = connections_max_option()
     proxy_protocol_from: str = proxy_protocol_option()
+    log_format: str = log_format_option()
     config_blacklist: str = option(
         "configBlackList;configStorePath;kvConfigPath",
         "configBlackList",

@@ -136,6 +136,17 @@ def test_no_peer_answers() -> None:
     done = duemq("levels", "--namesrv", "127.0.0.1:1")
     assert done.returncode == Exit.UNREACHABLE
     assert "127.0.0.1:1 does not respond" in done.stderr
+    assert done.stderr.endswith("; check that it runs, and the address (--namesrv, --broker)\n")
+
+
+def test_a_file_of_a_command_is_no_broker_that_is_away(tmp_path: Path) -> None:
+    """An OSError of a file names it and is not exit code 3, with which scripts try again."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "copy"
+    done = duemq("store", "copy", str(tmp_path / "store"), str(target))
+    assert done.returncode == Exit.USAGE
+    assert done.stderr == f"duemq: {target}: Not a directory\n"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +203,11 @@ def test_a_name_server_on_its_own(tmp_path: Path) -> None:
             f"kvConfigPath={tmp_path}/kv.json",
             "-s",
             "bindAddress=127.0.0.1",
+            "-s",
+            "logFormat=json",
         ],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment(),
     )
@@ -203,8 +216,9 @@ def test_a_name_server_on_its_own(tmp_path: Path) -> None:
     done = duemq("levels", "--namesrv", address)
     assert (done.returncode, "no registered broker" in done.stderr) == (Exit.FOUND_FAULT, True)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=TIMEOUT_S)
+    out, log = process.communicate(timeout=TIMEOUT_S)
     assert json.loads(out) == {"event": "stopped", "why": ""}
+    assert {json.loads(line)["level"] for line in log.splitlines()} == {"INFO"}
 
 
 def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
