@@ -58,7 +58,9 @@ class GroupOptions:
     ] = None
     broadcast: Annotated[
         bool | None,
-        typer.Option("--broadcast/--no-broadcast", help="Whether members may read all each."),
+        typer.Option(
+            "--broadcast/--no-broadcast", help="Whether members in broadcasting mode may read."
+        ),
     ] = None
     ordered: Annotated[
         bool | None,
@@ -66,7 +68,10 @@ class GroupOptions:
     ] = None
     from_first: Annotated[
         bool | None,
-        typer.Option("--from-first/--from-last", help="Where a new group begins, if it may."),
+        typer.Option(
+            "--from-first/--from-last",
+            help="Whether a new group begins with the first message where the broker decides.",
+        ),
     ] = None
 
 

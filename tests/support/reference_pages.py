@@ -190,7 +190,8 @@ def _param(param: Any) -> str:
     if param.param_type_name == "argument":
         name = param.metavar or param.name.upper()
     else:
-        name = ", ".join(param.opts) + ("" if param.is_flag else f" {_value_name(param)}")
+        names = ", ".join([*param.opts, *param.secondary_opts])
+        name = names + ("" if param.is_flag else f" {_value_name(param)}")
     default = param.default
     is_plain = isinstance(default, (str, int, float)) and not isinstance(default, bool)
     shown = f"`{default}`" if is_plain and default != "" else ""
