@@ -12,6 +12,8 @@ MANUAL: Final = "DUEMQ_SCHEDULE_MANUAL"
 """`trigger` or `backfill`: the occurrence was requested and is not planned by the schedule."""
 OCCURRENCE_NAMES: Final = frozenset({SCHEDULE_NAME, PLANNED_TIME, NEXT_TIME, MANUAL})
 
+REPAIRED: Final = "DUEMQ_REPAIRED"
+"""Property of a message that `duemq send --from` has sent: log offset of the former record."""
 FIRED_BODY: Final = b"1"
 """Body of a note in DUEMQ_DECISIONS about an early delivery; that of a cancellation is 0."""
 MASTER_FIELD: Final = "masterAddress"

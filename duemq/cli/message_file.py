@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import msgspec
 
-from delayed_delivery.names import OCCURRENCE_NAMES
+from delayed_delivery.names import OCCURRENCE_NAMES, REPAIRED
 from duemq_common.errors import UsageError
 from message_store.log.properties import decode_properties
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 REPAIR_FORMAT: Final = "duemq-repair-1"
 PENDING_FORMAT: Final = "duemq-pending-1"
-REPAIRED: Final = "DUEMQ_REPAIRED"
-"""Property of a resent message: log offset of the lost record."""
 BROKER_PROPERTIES: Final = frozenset(
     {
         "REAL_TOPIC",

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from duemq.cli.message_file import REPAIRED, FileMessage
+from delayed_delivery.names import REPAIRED
+from duemq.cli.message_file import FileMessage
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported

@@ -63,6 +63,7 @@ class DeadLetter:
 
     mark: ClassVar[str] = RESENT
     removed: ClassVar[frozenset[str]] = REMOVED
+    repaired: ClassVar[str] = ""
 
     group: str
     message: ReceivedMessage

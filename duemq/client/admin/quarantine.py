@@ -64,6 +64,11 @@ class Quarantined:
         return f"{self.broker}/{self.record.queue_offset}"
 
     @property
+    def repaired(self) -> str:
+        """Log offset of the original record, which `duemq reconcile repair` names."""
+        return "" if self.original is None else str(self.original.phys_offset)
+
+    @property
     def offset_message_id(self) -> str:
         """Offset message id of the record of the quarantine topic."""
         return encode_offset_id(*self.record.store_host, self.record.phys_offset)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from delayed_delivery.names import REPAIRED
 from duemq.client.admin.copies import CopiesAdmin
 from duemq.client.admin.messages import TIME_MS_MAX
 from duemq.client.errors import ClientError, NotSent, Unreachable
@@ -58,6 +59,7 @@ class UndeliveredMessage(Protocol):
         group: Consumer group; empty if the message was not for one.
         mark: Property of a message that was sent again, with the offset message id of the record.
         original: Record to send; None if it cannot be read.
+        repaired: Value of REPAIRED in the copy of `duemq send --from`; empty: it sends none.
     """
 
     @property
@@ -72,6 +74,8 @@ class UndeliveredMessage(Protocol):
     def mark(self) -> str: ...
     @property
     def original(self) -> Record | None: ...
+    @property
+    def repaired(self) -> str: ...
     @property
     def removed(self) -> frozenset[str]:
         """Properties that the message does not keep when it is sent again."""
@@ -218,6 +222,11 @@ class ResendsAdmin(CopiesAdmin):
                 return False
             unique_ids = [one.item.unique_id for one in attempts]
             marks, has_batches = await self.marks_of(route, mark, unique_ids)
+            if any(one.item.repaired for one in attempts):
+                repaired, _ = await self.marks_of(route, REPAIRED, unique_ids)
+                for one, offsets in zip(attempts, repaired, strict=True):
+                    if one.item.repaired in offsets:
+                        one.end(ResendStatus.SENT_BEFORE)
         except Unreachable as error:
             for one in attempts:
                 one.end(ResendStatus.NO_RESPONSE, f"not sent: {error}")

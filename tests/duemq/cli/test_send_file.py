@@ -97,7 +97,8 @@ def test_a_message_in_quarantine_is_sent_once(broker: Running, tmp_path: Path) -
     topic = ("topic", "create", "Removed")
     assert duemq(*topic, *broker.where).returncode == 0
     sent = duemq("send", "Removed", "body 9", "--at", "+1s", "--json", *broker.where)
-    unique_id = json.loads(sent.stdout)["message_id"]
+    stored = json.loads(sent.stdout)
+    unique_id, phys_offset = stored["message_id"], int(stored["offset_message_id"][-16:], 16)
     assert duemq("topic", "delete", "Removed", "--yes", *broker.where).returncode == 0
 
     def quarantined() -> bool:
@@ -106,12 +107,16 @@ def test_a_message_in_quarantine_is_sent_once(broker: Running, tmp_path: Path) -
 
     until(quarantined, seconds=60, what="the message is in quarantine")
     assert duemq(*topic, *broker.where).returncode == 0
-    file = written(tmp_path / "f", line(9, 5, topic="Removed", unique_id=unique_id))
+    own = {"topic": "Removed", "unique_id": unique_id, "phys_offset": phys_offset}
+    file = written(tmp_path / "f", line(9, 5, **own))
     none = {"dry_run": False, "send": 0, "exists": 0, "no unique id": 0}
     assert counts(broker, file, "--yes") == none | {"send": 1}
     got = duemq("consume", "Removed", "--from-first", "--count", "1", "--wait", "60", *broker.where)
     assert "body 9" in got.stdout
     assert counts(broker, file, "--yes") == none | {"exists": 1}
+    resend = ("quarantine", "resend", "--all", "--from-topic", "Removed", "--yes", "--json")
+    resent = duemq(*resend, *broker.where)
+    assert [each["result"] for each in json.loads(resent.stdout)["results"]] == ["already sent"]
 
 
 @pytest.mark.parametrize(
