@@ -45,6 +45,8 @@ CHANGED_IN_PLACE: Final = (
     "config/sums/timermetrics*",
 )
 """Files that are left out of the copy of a running store."""
+PIECE_BYTES: Final = 1 << 16
+ZEROS: Final = bytes(PIECE_BYTES)
 LATER: Final = ("consumequeue", "index", LOG)
 
 
@@ -148,7 +150,7 @@ class StoreCopy:
                 os.link(source, target)
                 self.result.linked += 1
             else:
-                shutil.copy2(source, target)
+                copy_file(source, target)
                 with target.open("rb") as copied:
                     os.fsync(copied.fileno())
         except FileNotFoundError:
@@ -156,6 +158,22 @@ class StoreCopy:
             return
         self.result.files += 1
         self.result.bytes += target.stat().st_size
+
+
+def copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy a file with its times and mode; pieces of zeros are holes in the copy.
+
+    Files of the log and of the index have their full size from the start, of which most is a hole.
+    The system is not asked where the holes are: not every file system knows those of open files.
+    """
+    with open(source, "rb", buffering=0) as original, open(target, "wb") as copy:
+        while piece := original.read(PIECE_BYTES):
+            if piece == ZEROS[: len(piece)]:
+                copy.seek(len(piece), os.SEEK_CUR)
+            else:
+                copy.write(piece)
+        copy.truncate()
+    shutil.copystat(source, target)
 
 
 def _files(path: Path) -> Iterator[Path]:

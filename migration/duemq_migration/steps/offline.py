@@ -45,6 +45,7 @@ from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
+from message_store.store_copy import copy_file
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues
@@ -129,7 +130,8 @@ def copy_store(source: Path, target: Path) -> None:
         raise UsageError(f"{target} is not empty: name a new directory")
     if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise UsageError(f"{target} is within {source}: name another directory")
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    left_out = shutil.ignore_patterns(*NOT_COPIED)
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=left_out, copy_function=copy_file)
 
 
 def migrate_offline(
