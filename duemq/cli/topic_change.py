@@ -15,7 +15,7 @@ from duemq.cli.topic_show import plain_settings, plain_state
 from duemq.client.admin import Admin
 from duemq.client.admin.topics import TopicSettings, TopicState
 from duemq.client.bulk_decisions import BulkDecisions, PendingSearch
-from duemq.client.errors import ClientError
+from duemq.client.errors import ClientError, Unsupported
 from duemq_common.errors import UsageError
 
 PERMISSIONS = ("RW", "R", "W", "-")
@@ -101,7 +101,8 @@ async def _pending(admin: Admin, name: str) -> int | None:
         count += page.count
         if count >= PENDING_MAX:
             return count
-    return None if failures else count
+    is_unknown = any(not isinstance(error, Unsupported) for error in failures)  # not Apache's
+    return None if is_unknown else count
 
 
 def _effect(state: TopicState, pending: int | None) -> str:
