@@ -1,4 +1,4 @@
-"""Log formatters: one line per message, control characters escaped.
+"""Log lines: one per message, control characters escaped; one per reason of a repeated failure.
 
 Log messages contain names, ids and remarks of clients. Unescaped, a line feed could forge a log
 line, and an escape sequence could control the terminal.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Hashable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -64,3 +65,30 @@ class JsonFormatter(logging.Formatter):
 def escaped(text: str) -> str:
     """Return a text with its control characters escaped."""
     return _NOT_SHOWN.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+class FailureLog:
+    """Log of attempts that are repeated: a line for each new reason, not for each attempt.
+
+    Args:
+        log: Logger of the lines.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._reasons: dict[Hashable, str] = {}
+
+    def failed(self, subject: Hashable, error: BaseException, text: str, *args: object) -> None:
+        """Log a warning, unless the last attempt of the subject failed for the same reason.
+
+        Args:
+            text, args: Line without the reason, which follows.
+        """
+        reason = str(error)
+        if self._reasons.get(subject) != reason:
+            self._reasons[subject] = reason
+            self._log.warning(f"{text}: %s", *args, reason)
+
+    def succeeded(self, subject: Hashable) -> None:
+        """Let the next failure of the subject have a line again."""
+        self._reasons.pop(subject, None)

@@ -45,8 +45,8 @@ CHANGED_IN_PLACE: Final = (
     "config/sums/timermetrics*",
 )
 """Files that are left out of the copy of a running store."""
-PIECE_BYTES: Final = 1 << 16
-ZEROS: Final = bytes(PIECE_BYTES)
+BLOCK_BYTES: Final = 1 << 16
+ZEROS: Final = bytes(BLOCK_BYTES)
 LATER: Final = ("consumequeue", "index", LOG)
 
 
@@ -161,17 +161,17 @@ class StoreCopy:
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
-    """Copy a file with its times and mode; pieces of zeros are holes in the copy.
+    """Copy a file with its times and mode; blocks of zeros are holes in the copy.
 
     Files of the log and of the index have their full size from the start, of which most is a hole.
-    The system is not asked where the holes are: not every file system knows those of open files.
+    Holes are found by their zeros: not every file system reports those of open files.
     """
     with open(source, "rb", buffering=0) as original, open(target, "wb") as copy:
-        while piece := original.read(PIECE_BYTES):
-            if piece == ZEROS[: len(piece)]:
-                copy.seek(len(piece), os.SEEK_CUR)
+        while block := original.read(BLOCK_BYTES):
+            if block == ZEROS[: len(block)]:
+                copy.seek(len(block), os.SEEK_CUR)
             else:
-                copy.write(piece)
+                copy.write(block)
         copy.truncate()
     shutil.copystat(source, target)
 

@@ -12,8 +12,8 @@ import msgspec
 from duemq.client.connection import ServerConnection
 from duemq.client.connections import ServerConnections
 from duemq.client.errors import ClientError
-from duemq.client.failure_log import FailureLog
 from duemq_common.codes import RequestCode
+from duemq_common.log_lines import FailureLog
 
 log = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0

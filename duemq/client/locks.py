@@ -10,10 +10,10 @@ import msgspec
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError
-from duemq.client.failure_log import FailureLog
 from duemq.client.message import MessageQueue
 from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode
+from duemq_common.log_lines import FailureLog
 
 log = logging.getLogger(__name__)
 LOCK_S: Final = 30.0  # the client's view; a broker keeps a lock for 60 s

@@ -14,10 +14,10 @@ from typing import Protocol
 import msgspec
 
 from duemq.client.errors import ClientError
-from duemq.client.failure_log import FailureLog
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.subscriptions import ConsumeFrom
+from duemq_common.log_lines import FailureLog
 from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError, Unreachable
-from duemq.client.failure_log import FailureLog
 from duemq.client.handlers import HandlerPool
 from duemq.client.locks import LOCK_S, QueueLocks
 from duemq.client.message import MessageQueue
@@ -24,6 +23,7 @@ from duemq.client.queue_offsets import QueueOffsets, start_offset
 from duemq.client.routes import TopicRoute, json_object
 from duemq.client.subscriptions import ConsumerSettings, TopicSubscription
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.log_lines import FailureLog
 from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.cli.serve import LOG_FORMAT
-from duemq_common.log_lines import MESSAGE_CHARS_MAX, JsonFormatter, OneLineFormatter
+from duemq_common.log_lines import (
+    MESSAGE_CHARS_MAX,
+    FailureLog,
+    JsonFormatter,
+    OneLineFormatter,
+)
 
 FORMATTER = OneLineFormatter(LOG_FORMAT)
 
@@ -82,3 +87,20 @@ def test_a_record_is_one_json_object() -> None:
         "message": "é\n\u2028",
         "phase": "scan",
     }
+
+
+def test_a_reason_has_one_line_until_it_changes_or_the_attempt_succeeds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures = FailureLog(logging.getLogger("test"))
+    for subject, reason in (("a", "away"), ("a", "away"), ("b", "away"), ("a", "busy")):
+        failures.failed(subject, OSError(reason), "no heartbeat to %s", subject)
+    failures.succeeded("a")
+    failures.succeeded("a")
+    failures.failed("a", OSError("busy"), "no heartbeat to %s", "a")
+    assert caplog.messages == [
+        "no heartbeat to a: away",
+        "no heartbeat to b: away",
+        "no heartbeat to a: busy",
+        "no heartbeat to a: busy",
+    ]

@@ -14,7 +14,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import StoreError, UsageError
 from message_store import store_copy
 from message_store.store import MessageStore
-from message_store.store_copy import PIECE_BYTES, copy_file, copy_store
+from message_store.store_copy import BLOCK_BYTES, copy_file, copy_store
 from message_store.verify import verify_store
 from schedule_service.verify import LEVELS
 from tests.message_store.test_store import bodies
@@ -33,17 +33,17 @@ def numbers(store: MessageStore) -> list[bytes]:
     return [body.removesuffix(BODY) for body in bodies(store, "T")]
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 8 * PIECE_BYTES + 5])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, 8 * BLOCK_BYTES + 5])
 def test_a_copy_of_a_file_has_no_room_for_zeros(tmp_path: Path, size: int) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(bytes(size))
     with source.open("r+b") as file:
-        file.seek(min(3 * PIECE_BYTES + 7, size))
+        file.seek(min(3 * BLOCK_BYTES + 7, size))
         file.write(b"data")
     target.write_bytes(b"former" * 100)
     copy_file(source, target)
     assert target.read_bytes() == source.read_bytes()
-    assert target.stat().st_blocks * 512 <= 2 * PIECE_BYTES
+    assert target.stat().st_blocks * 512 <= 2 * BLOCK_BYTES
     assert target.stat().st_mtime_ns == source.stat().st_mtime_ns
 
 
