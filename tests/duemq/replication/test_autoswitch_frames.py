@@ -21,7 +21,7 @@ from duemq.replication.autoswitch_frames import (
     ReplicaFrames,
     TruncationNeeded,
 )
-from duemq.replication.epoch_file import ENTRIES_KEPT, EpochEntry, Epochs
+from duemq.replication.epoch_file import ENTRIES_KEPT, EPOCH_MAX, EpochEntry, Epochs
 from duemq.replication.layout import (
     EPOCH,
     EPOCH_REPORT,
@@ -29,7 +29,7 @@ from duemq.replication.layout import (
     HANDSHAKE_REQUEST,
     MASTER_HANDSHAKE,
 )
-from duemq.replication.log_stream import HEARTBEATS_MAX
+from duemq.replication.log_stream import HEARTBEATS_MAX, TRANSFER_BYTES_MAX
 from duemq.replication.own_log import OwnRecord
 from duemq_common.errors import ReplicationFault
 
@@ -330,6 +330,22 @@ def test_a_replica_refuses_other_transfers(head: tuple[int, ...], why: str) -> N
     stream = answered(own(950, MINE), 990, MINE)
     with pytest.raises(ReplicationFault, match=why):
         stream.feed(memoryview(EPOCH_TRANSFER.pack(*head)))
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "entry"),
+    [
+        (-1, 0, EpochEntry(0, 0)),  # of Apache's master while its log is empty
+        (0, 1, EpochEntry(0, 0)),
+        (0, TRANSFER_BYTES_MAX, EpochEntry(0, 0)),
+        (0, 1, EpochEntry(EPOCH_MAX, 0)),
+    ],
+)
+def test_a_replica_reads_transfers_at_each_bound(offset: int, size: int, entry: EpochEntry) -> None:
+    stream = answered(own(0, [], last=None), 0, [entry])
+    stream.feed(memoryview(LogTransfer(offset, size, entry, 0).encode() + bytes(min(size, 1))))
+    assert stream.pending.size == min(size, 1)
+    assert stream.epochs.entries == (entry,)
 
 
 @given(st.binary(max_size=400), CUTS)

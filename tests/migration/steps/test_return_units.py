@@ -11,11 +11,12 @@ import pytest
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Return, Route
 from duemq_common.codes import ResponseCode
-from duemq_common.topics import SCHEDULE_TOPIC
+from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
+from tests.support.bad_records import damage
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
 from timer_store.names import DUE_NAMES, STALE_NAMES
@@ -218,6 +219,21 @@ def test_a_copy_that_cannot_be_stored_stays_a_timer_and_blocks_no_rollback(
     monkeypatch.undo()
     rig.advance(130_000)
     check(rig, due)
+
+
+def test_a_damaged_timer_stays_a_timer_and_blocks_no_rollback(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    due = fill(rig, 20, (4,))
+    assert rig.routed_return.step(4, 5).moved == 5
+    damage(rig.store, int(rig.store.units(TIMER_TOPIC, 0, 12, 1)[0]["phys_offset"]), b"4/12")
+    steps = [rig.routed_return.step(4, 10) for _ in range(2)]
+    assert [(step.moved, step.blocked_by) for step in steps] == [(9, ""), (5, "")]
+    assert rig.routed_return.is_finished(4)
+    assert pending(rig) == (19, 1)
+    rig.advance(130_000)
+    check(rig, {body: due_ms for body, due_ms in due.items() if body != b"4/12"})
+    assert rig.store.queue_bounds(QUARANTINE_TOPIC, 0) == (0, 1)
 
 
 def test_units_without_a_message_between_returned_ones(tmp_path: Path) -> None:

@@ -244,6 +244,15 @@ def test_another_kind_of_work_starts_slowly_during_deliveries() -> None:
     assert throttle.pause_ms == 70
 
 
+def test_work_that_begins_with_the_first_pause_keeps_the_observations() -> None:
+    throttle = Throttle(ALONE, now_ms=START_MS)
+    observed(throttle, 0, intervals=WINDOW_INTERVALS - 1)
+    assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, PAUSE_FIRST_MS)
+    throttle.begin()
+    observed(throttle, 0, intervals=1)
+    assert throttle.pause_ms < PAUSE_FIRST_MS
+
+
 def test_a_short_time_without_deliveries_is_not_idleness() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 0, intervals=1)

@@ -338,6 +338,12 @@ def test_a_topic_takes_exactly_its_quota(topics: TopicTable) -> None:
     assert "100 timers of topic T are pending, timerTopicQuota is 100" in batch.remarks[2]
 
 
+def test_a_quota_may_be_one_timer(topics: TopicTable) -> None:
+    batch = crowd(topics, [10, 20])
+    hook_of(topics, pending={"T": 0}, topic_quota=1)(batch, NOW)
+    assert batch.filled["status"].tolist() == [0, 1]
+
+
 def test_cancels_are_not_limited(topics: TopicTable) -> None:
     batch = PutBatch(4, 1)
     add(topics, batch, {"TIMER_DELAY_SEC": "10", "TIMER_DEL_UNIQKEY": "T+U"})
