@@ -165,7 +165,7 @@ def _schedule_row(schedule: JsonObject, broker: str) -> list[Cell]:
         Cell(definition["name"], link=f"/schedules/{quote(definition['name'], safe='')}"),
         Cell(definition["topic"]),
         Cell(every_ms, "ms") if every_ms else Cell(definition.get("cron"), "code"),
-        Cell(definition.get("zone")),
+        Cell(definition.get("zone", "UTC")),  # the default is left out
         state_cell(schedule["state"]),
         Cell(schedule["planned_ms"], "time"),
         Cell(schedule["next_ms"], "time"),

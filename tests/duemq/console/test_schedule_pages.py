@@ -87,6 +87,9 @@ def test_a_schedule_is_created_paused_and_resumed(accounts: Served) -> None:
     with accounts.logged_in(ROOT) as client:
         assert "Mon 2" in created(client, "report").text
         assert 'href="/console/schedules/report"' in client.get("/schedules").text
+        created(client, "in-utc", zone="")
+        row = client.get("/schedules").text.partition("in-utc</a>")[2].partition("</tr>")[0]
+        assert "<td>UTC</td>" in row
         paused = changed(client, "report", "pause", note="until <b>Friday</b>")
         assert paused.url.path == "/console/schedules/report"
         assert "until &lt;b&gt;Friday&lt;/b&gt;" in paused.text
