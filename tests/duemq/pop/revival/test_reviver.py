@@ -11,6 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_delivery.later_copies import (
+    POP_BYTES,
+    SEPARATOR_BYTES,
+    entry_bytes,
+    handle_bytes_max,
+)
 from delayed_delivery.quarantine import NO_HOST, Reason
 from duemq.broker.broker import Broker
 from duemq.registry.topic_config import TopicConfig
@@ -21,6 +27,7 @@ from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from message_store.log.batch import PutBatch
+from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.log.record import Record, decode_record
 from tests.duemq.pop.conftest import RunScene
 from tests.support.bad_records import damage
@@ -127,6 +134,24 @@ def test_a_message_without_room_for_its_copy_goes_to_quarantine_alone(
     assert "went to DUEMQ_QUARANTINE: illegal: " in caplog.text
 
 
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_copy_may_have_all_bytes_but_those_of_a_handle(
+    rig: RunScene, compiled: bool, over: int
+) -> None:
+    async def scene(rig: PopRig) -> None:
+        name_bytes = len(rig.broker.parts.identity.broker_name)
+        handle_bytes = entry_bytes("POP_CK", handle_bytes_max(name_bytes))
+        room = PROPERTIES_BYTES_MAX - SEPARATOR_BYTES - handle_bytes - POP_BYTES
+        store_message(rig.broker, "T", filled(room + over))
+        assert await rig.client.pop(invisibleTime=5_000)
+        await advance(rig.broker, rig.clock, 6_000)
+        assert len(await rig.client.pop()) == 1 - over
+        assert len(quarantined(rig.broker)) == over
+
+    rig(scene, compiled=compiled)
+
+
 @pytest.mark.finding("3D2")
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_retry_without_room_for_its_handle_fails_no_other_message(
@@ -215,6 +240,46 @@ def test_a_refused_checkpoint_is_tried_again_later_and_stops_no_other(rig: RunSc
         await advance(rig.broker, rig.clock, 61_000, by_ms=5_000)
         assert b"refused" in bodies(await rig.client.pop())
         assert quarantined(rig.broker) == []
+
+    rig(scene)
+
+
+def test_a_checkpoint_that_failed_has_a_batch_of_its_own(
+    rig: RunScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch would have the checkpoints with revive times before and after it, too."""
+    monkeypatch.setattr("duemq.pop.pop.REVIVE_QUEUES", 1)  # one queue, one batch
+    refused, batches = [True], list[list[bytes]]()
+
+    async def scene(rig: PopRig) -> None:
+        path, inner = rig.broker.parts.put_path, rig.broker.parts.put_path.put
+
+        def put(batch: PutBatch) -> None:
+            copied = [bytes(batch.body(row)) for row in range(batch.count)]
+            batches.append([body for body in copied if body in (b"before", b"refused", b"after")])
+            if refused[0] and b"refused" in copied:
+                for row in range(batch.count):
+                    batch.refuse(row, ResponseCode.SYSTEM_ERROR, "a hook refuses the batch")
+            inner(batch)
+
+        for topic, body in (("T", b"refused"), ("U", b"before"), ("V", b"after")):
+            await rig.send(0, body, topic=topic)
+        path.put = put
+        assert await rig.client.pop("T", invisibleTime=5_500)
+        await advance(rig.broker, rig.clock, 6_000)
+        assert list(filter(None, batches)) == [[b"refused"]]
+        batches.clear()
+        rig.clock.step(-1_500)
+        assert await rig.client.pop("U", invisibleTime=800)
+        assert await rig.client.pop("V", invisibleTime=1_200)
+        await advance(rig.broker, rig.clock, 1_500, by_ms=1_500)
+        assert list(filter(None, batches)) == [[b"before"], [b"refused"], [b"after"]]
+        assert bodies(await rig.client.pop("U")) == {b"before"}
+        assert bodies(await rig.client.pop("V")) == {b"after"}
+        assert await rig.client.pop("T") == []
+        refused[0] = False
+        await advance(rig.broker, rig.clock, 61_000, by_ms=5_000)
+        assert bodies(await rig.client.pop("T")) == {b"refused"}
 
     rig(scene)
 
