@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from duemq_common.config import expanded
 from duemq_common.errors import UsageError
 
 CACHE_VARIABLE: Final = "DUEMQ_KERNEL_CACHE"  # as in message_store.kernels, which reads it
@@ -34,6 +35,8 @@ def use_writable_cache() -> str:
     `replace_read_only_cache`.
     """
     directory = _usual_directory()
+    if os.environ.get(CACHE_VARIABLE):
+        os.environ[CACHE_VARIABLE] = str(directory)  # without `~`, for the kernels
     fault = _fault(directory) if directory is not None else "this user has no home directory"
     if not fault or (directory is not None and any(directory.glob(COMPLETE))):
         return ""
@@ -70,9 +73,13 @@ def _use_own(directory: Path | None, fault: str, *, required: bool = False) -> s
 
 
 def _usual_directory() -> Path | None:
-    """Return the default directory of `message_store.kernels`; None without a home directory."""
+    """Return the default directory of `message_store.kernels`; None without a home directory.
+
+    Raises:
+        ConfigError: The variable begins with `~`, and there is no such home directory.
+    """
     if named := os.environ.get(CACHE_VARIABLE):
-        return Path(named)
+        return expanded(CACHE_VARIABLE, named)
     cache = user_cache()
     return cache / "kernels" if cache is not None else None
 

@@ -7,15 +7,17 @@ DueMQ's brokers are asked and sent to in batches, Apache's message by message.
 
 A message stays where it is when it is sent again. The sent message has its unique id, and a
 property that names its record: a later request finds both, and does not send it again. So a run
-that ended in the middle can be repeated. Three cases can still send a message twice: two runs at
-the same time, a topic that no longer has the sent message, and at Apache's brokers a repetition
-within the few ms before the index has it.
+that ended in the middle can be repeated, and runs at the same time take turns by a lock at the
+broker that has the messages (`resend_lock`). Three cases can still send a message twice: a topic
+that no longer has the sent message, a restart or failover of the broker with the lock while two
+runs send, and at Apache's brokers a repetition within the few ms before the index has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -23,6 +25,7 @@ from typing import Final, Protocol
 from delayed_delivery.names import REPAIRED
 from duemq.client.admin.copies import CopiesAdmin
 from duemq.client.admin.messages import TIME_MS_MAX
+from duemq.client.admin.resend_lock import HELD_S, locked
 from duemq.client.errors import ClientError, NotSent, Unreachable
 from duemq.client.message import Message
 from duemq.client.producer import Producer
@@ -190,55 +193,87 @@ class ResendsAdmin(CopiesAdmin):
             dry_run: Whether to return the effect without any change.
         """
         attempts = [_PlannedResend(item, options.topic or item.topic) for item in items]
-        groups: dict[tuple[str, str], list[_PlannedResend]] = {}
+        sources: dict[tuple[str, str], list[_PlannedResend]] = {}
         for one in attempts:
             if one.item.original is None:
                 one.end(ResendStatus.UNREADABLE)
             elif not one.topic:
                 one.end(ResendStatus.NO_TOPIC)
             else:
-                groups.setdefault((one.topic, one.item.mark), []).append(one)
+                source = one.item.broker, one.item.record.topic
+                sources.setdefault(source, []).append(one)
         once = Producer(client=self.client, group=PRODUCER_GROUP, retries=0, compressed_from=0)
         async with once as producer:
-            for (topic, mark), group in groups.items():
-                has_batches = await self._check(topic, mark, group)
-                left = [one for one in group if one.result is None]
+            for (broker, topic), group in sources.items():
                 if dry_run:
-                    for one in left:
-                        one.end(ResendStatus.WOULD_SEND)
-                else:
-                    await _send_all(producer, left, options.without, has_batches=has_batches)
+                    await self._send_group(None, group, options.without)
+                    continue
+                with _ended_by_errors(group):
+                    async with locked(self.client, broker, topic):
+                        await self._send_group(producer, group, options.without)
         return [one.result for one in attempts if one.result is not None]
 
+    async def _send_group(
+        self,
+        producer: Producer | None,
+        attempts: Sequence[_PlannedResend],
+        without: frozenset[str],
+    ) -> None:
+        """Send the messages that were not sent before; without a producer, only check them."""
+        groups: dict[tuple[str, str], list[_PlannedResend]] = {}
+        for one in attempts:
+            groups.setdefault((one.topic, one.item.mark), []).append(one)
+        for (topic, mark), group in groups.items():
+            with _ended_by_errors(group):
+                has_batches = await self._check(topic, mark, group)
+                if producer is None:
+                    _end_all(group, ResendStatus.WOULD_SEND)
+                    continue
+                left = [one for one in group if one.result is None]
+                await _send_all(producer, left, without, has_batches=has_batches)
+
     async def _check(self, topic: str, mark: str, attempts: Sequence[_PlannedResend]) -> bool:
-        """End the attempts that need no send, or of which it is not known.
+        """End the attempts that need no send.
 
         Returns:
             Whether the brokers of the topic give each message of a batch its unique id.
+        Raises:
+            ClientError: It is not known which messages were sent before.
         """
-        try:
-            route = await self.client.fetch_route(topic)
-            if route is None:  # the send creates the topic or is refused
-                return False
-            unique_ids = [one.item.unique_id for one in attempts]
-            marks, has_batches = await self.marks_of(route, mark, unique_ids)
-            if any(one.item.repaired for one in attempts):
-                repaired, _ = await self.marks_of(route, REPAIRED, unique_ids)
-                for one, offsets in zip(attempts, repaired, strict=True):
-                    if one.item.repaired in offsets:
-                        one.end(ResendStatus.SENT_BEFORE)
-        except Unreachable as error:
-            for one in attempts:
-                one.end(ResendStatus.NO_RESPONSE, f"not sent: {error}")
+        route = await self.client.fetch_route(topic)
+        if route is None:  # the send creates the topic or is refused
             return False
-        except ClientError as error:
-            for one in attempts:
-                one.end(ResendStatus.REFUSED, str(error))
-            return False
+        unique_ids = [one.item.unique_id for one in attempts]
+        marks, has_batches = await self.marks_of(route, mark, unique_ids)
+        if any(one.item.repaired for one in attempts):
+            repaired, _ = await self.marks_of(route, REPAIRED, unique_ids)
+            for one, offsets in zip(attempts, repaired, strict=True):
+                if one.item.repaired in offsets:
+                    one.end(ResendStatus.SENT_BEFORE)
         for one, values in zip(attempts, marks, strict=True):
             if one.item.offset_message_id in values:
                 one.end(ResendStatus.SENT_BEFORE)
         return has_batches and not topic.startswith(RETRY_PREFIX)
+
+
+@contextmanager
+def _ended_by_errors(attempts: Sequence[_PlannedResend]) -> Iterator[None]:
+    """End the attempts without a result if the block cannot send them."""
+    try:
+        yield
+    except TimeoutError:
+        _end_all(attempts, ResendStatus.NO_RESPONSE, f"no response within {HELD_S:.0f} s")
+    except Unreachable as error:
+        _end_all(attempts, ResendStatus.NO_RESPONSE, f"not sent: {error}")
+    except ClientError as error:
+        _end_all(attempts, ResendStatus.REFUSED, str(error))
+
+
+def _end_all(attempts: Sequence[_PlannedResend], status: ResendStatus, remark: str = "") -> None:
+    """Set the result of the attempts that have none."""
+    for one in attempts:
+        if one.result is None:
+            one.end(status, remark)
 
 
 async def _send_all(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from duemq.client import Admin, Client
@@ -190,6 +191,12 @@ def test_pages_of_large_messages_are_shorter(
     run(main())
 
 
+def cluster_of(address: str) -> Response:
+    """Return the response of a name server with one broker."""
+    group = {"brokerName": "test", "brokerAddrs": {"0": address}}
+    return Response(body=msgspec.json.encode({"brokerAddrTable": {"test": group}}))
+
+
 class ApacheBroker:
     """Responses of a broker that has one copy, and does not know the search for many.
 
@@ -210,6 +217,12 @@ class ApacheBroker:
         match request.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return route_to(self.address)
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                return cluster_of(self.address)
+            case RequestCode.LOCK_BATCH_MQ:
+                return Response(body=b'{"lockOKMQSet":[{"topic":"%DLQ%g"}]}')
+            case RequestCode.UNLOCK_BATCH_MQ:
+                return Response()
             case RequestCode.QUERY_MESSAGE:
                 if request.fields["key"] == f"{1:032X}":
                     return Response(body=self.copy)
@@ -243,8 +256,8 @@ def test_without_a_response_nothing_is_sent(run: Run) -> None:
 
     def silent(request: Request) -> bytes | None:
         codes[request.code] += 1
-        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return reply(request, route_to("127.0.0.1:1"))
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return reply(request, cluster_of("127.0.0.1:1"))
         return None
 
     async def main() -> None:
@@ -252,6 +265,6 @@ def test_without_a_response_nothing_is_sent(run: Run) -> None:
             [result] = await admin.resend([letter(0)])
             assert result.status == "no response"
             assert result.remark.startswith("not sent: 127.0.0.1:1 does not respond")
-            assert codes == {RequestCode.GET_ROUTEINFO_BY_TOPIC: 1}
+            assert codes == {RequestCode.GET_BROKER_CLUSTER_INFO: 1}
 
     run(main())
