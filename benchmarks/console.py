@@ -92,8 +92,12 @@ def wait_for(client: httpx.Client, page: httpx.Response) -> tuple[httpx.Response
     return page, time.perf_counter() - begin, len(seen)
 
 
-def decide(client: httpx.Client, broker: Child, search: dict[str, str]) -> None:
-    """List the hits of a search, and decide on all of them."""
+def decide(client: httpx.Client, broker: Child, search: dict[str, str]) -> dict[str, float]:
+    """List the hits of a search, and decide on all of them.
+
+    Returns:
+        Number of messages, and the seconds of the list and of the decision.
+    """
     form = {"csrf": csrf_of(client.get("/").text)}
     start_s = broker.cpu_seconds()
     page, list_s, _ = wait_for(client, client.post("/bulk", data=form | search))
@@ -104,7 +108,7 @@ def decide(client: httpx.Client, broker: Child, search: dict[str, str]) -> None:
     listed_s = broker.cpu_seconds()
     print(f"listed {count:,} in {list_s:.1f} s, {count / list_s / 1e3:.1f} k/s")
     print(f"    processor time of the broker: {listed_s - start_s:.1f} s")
-    path = page.url.path.removeprefix("/console")
+    path, decide_s = page.url.path.removeprefix("/console"), 0.0
     if match is not None:
         start = {**form, "do": "start", "count": str(count)}
         page, decide_s, steps = wait_for(client, client.post(path, data=start))
@@ -115,6 +119,7 @@ def decide(client: httpx.Client, broker: Child, search: dict[str, str]) -> None:
     for verdict, number in re.findall(r'\?verdict=(\w+)".*?<td class="number">([\d,]+)', page.text):
         print(f"    {verdict}: {number}")
     client.post(path, data={**form, "do": "discard"})
+    return {"messages": count, "list_s": round(list_s, 1), "decision_s": round(decide_s, 1)}
 
 
 def main(pending: int, cancelled: int) -> None:

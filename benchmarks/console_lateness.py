@@ -5,11 +5,13 @@
 One broker delivers 500 timers per second all the time. In each round the program measures some
 seconds without use of the console, with open live pages, without it again, and with open pages
 while it lists and cancels `decided` timers. The figures of a row are those of all its rounds, so
-that other work of the machine is in each row alike.
+that other work of the machine is in each row alike. They are written to
+docs/figures/console-lateness.json.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
@@ -17,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,8 @@ PAGE: Final = "/events/?span=1h"
 READY_S, TIMEOUT_S = 60.0, 300.0
 QUIET, OPEN, BULK = "no page", f"{PAGES} pages", f"{PAGES} pages and a bulk decision"
 SHARES: Final = (0.5, 0.99, 0.999)
+FIGURES: Final = Path(__file__).parents[1] / "docs" / "figures" / "console-lateness.json"
+Decide = Callable[[httpx.Client, Child, dict[str, str]], dict[str, float]]
 
 
 @dataclass
@@ -68,6 +71,17 @@ class Row:
             if left <= 0:
                 return late_ms
         return max(self.late_counts)
+
+    def plain(self) -> dict[str, object]:
+        """Return the figures: lateness in ms, processor time of the broker in cores."""
+        quantiles = {f"p{share * 100:g}": self.quantile_ms(share) for share in SHARES}
+        return {
+            **quantiles,
+            "max": max(self.late_counts),
+            "deliveries": self.late_counts.total(),
+            "broker_cores": round(self.cpu_s / self.seconds, 3),
+            "updates": self.updates,
+        }
 
     def text(self) -> str:
         """Return the figures as a line."""
@@ -132,7 +146,7 @@ def rest() -> None:
 
 
 def main(
-    decide: Callable[[httpx.Client, Child, dict[str, str]], None],
+    decide: Decide,
     pending: int = 2_000_000,
     decided: int = 500_000,
     rounds: int = 3,
@@ -141,9 +155,10 @@ def main(
     """Fill a store, start the broker, and measure.
 
     Args:
-        decide: Lists the hits of a search in a form, and decides on them.
+        decide: Lists the hits of a search in a form, decides on them, and returns the times.
     """
     [port] = free_ports(1)
+    about, decisions = machine.describe(), list[dict[str, float]]()
     rows = {name: Row() for name in (QUIET, OPEN, BULK)}
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -165,7 +180,9 @@ def main(
                     from_ms = first_ms + index * step_ms
                     times = {"from": str(from_ms), "until": str(from_ms + step_ms)}
                     search = {"action": "cancel", "topic": TOPIC, **times}
-                    bulk = partial(decide, client, server.broker, search)
+
+                    def bulk(search: dict[str, str] = search) -> None:
+                        decisions.append(decide(client, server.broker, search))
 
                     for name, use in ((QUIET, rest), (OPEN, rest), (QUIET, rest), (BULK, bulk)):
                         count = 0 if name == QUIET else PAGES
@@ -177,3 +194,12 @@ def main(
         print(f"{name:32s} {row.text()}")
     used = (rows[OPEN].cpu_s / rows[OPEN].seconds) - (rows[QUIET].cpu_s / rows[QUIET].seconds)
     print(f"processor time of {PAGES} open pages: {used:.1%} of a core, {used / PAGES:.1%} a page")
+    figures = {
+        "what": f"lateness at the store of timers due at {TRICKLE_PER_S}/s, ms",
+        "command": f"python -m benchmarks.console lateness {pending} {decided} {rounds} {seconds}",
+        "machine": about | shared.as_text(),
+        "pending": pending,
+        "rows": {name: row.plain() for name, row in rows.items()},
+        "decisions": decisions,
+    }
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")

@@ -28,7 +28,7 @@ TOPIC, GROUP = "bench", "readers"
 BATCH: Final = 64
 IN_FLIGHT: Final = 256
 READY_S, TIMEOUT_S = 60.0, 300.0
-Resend = Callable[[httpx.Client, Child, dict[str, str]], None]
+Resend = Callable[[httpx.Client, Child, dict[str, str]], object]
 
 
 async def make_letters(address: str, count: int) -> None:

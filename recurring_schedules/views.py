@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from delayed_delivery.plugin import ParameterizedView
+from delayed_delivery.steps import Steps
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PAGE_MAX: Final = 1_000
 RUNS_MAX: Final = 100
+SCHEDULES_PER_STEP: Final = 64
 Parts = Callable[[], "tuple[MessageStore, ScheduleTable, Clock]"]
 
 
@@ -34,14 +36,16 @@ def admin_views(parts: Parts) -> dict[str, Callable[[], object]]:
 
 def _list(
     store: MessageStore, table: ScheduleTable, clock: Clock, fields: Mapping[str, str]
-) -> dict[str, object]:
+) -> Steps[dict[str, object]]:
     """Return a page of schedules, and the field `after` of the next page; -1: the last one."""
     after, count = _number(fields, "after", -1), _number(fields, "count", 100)
     count = min(max(count, 1), PAGE_MAX)
     now_ms = clock.now_ms()
     live = np.flatnonzero(table.filled["state"][after + 1 :] != IS_DELETED) + after + 1
     rows, topic = [], fields.get("topic", "")
-    for slot in live[:count].tolist():
+    for index, slot in enumerate(live[:count].tolist()):
+        if index % SCHEDULES_PER_STEP == SCHEDULES_PER_STEP - 1:
+            yield
         try:
             record = table.record(store, slot)
         except RecordUnreadable:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from delayed_delivery.pending import Found, Position
+from delayed_delivery.steps import Steps
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from duemq_common.topics import SCHEDULE_TOPIC
@@ -22,6 +23,7 @@ from schedule_service.decisions import PendingLevels
 LIMIT: Final = 20
 LIMIT_MAX: Final = 1_000
 RECORDS_MAX: Final = 2_048  # records read in one call
+RECORDS_PER_STEP: Final = 64
 PIECES_MAX: Final = 64  # pieces of the queues read in one call
 KEY_RECORDS_MAX: Final = 1_000
 TIME_MS_MAX: Final = (1 << 63) - 1
@@ -67,7 +69,7 @@ class LevelQuery(NamedTuple):
 
 def list_view(
     pending: PendingLevels, store: MessageStore, fields: Mapping[str, str], now_ms: int
-) -> dict[str, object]:
+) -> Steps[dict[str, object]]:
     """Return the next part of a list.
 
     Args:
@@ -86,10 +88,10 @@ def list_view(
     page = _LevelPage(store, query)
     if query.key:
         offsets = store.query_keys(SCHEDULE_TOPIC, query.key, KEY_RECORDS_MAX, 0, TIME_MS_MAX)
-        page.add(pending.pending_of(np.array(offsets, np.int64)), -1)
+        yield from page.add(pending.pending_of(np.array(offsets, np.int64)), -1)
         cursor = None
     else:
-        cursor = page.walk(pending, LevelListCursor.parse(fields.get("cursor", "")))
+        cursor = yield from page.walk(pending, LevelListCursor.parse(fields.get("cursor", "")))
     return {
         "now_ms": now_ms,
         "messages": page.messages,
@@ -107,7 +109,9 @@ class _LevelPage:
         self.messages: list[dict[str, object]] = []
         self.damage: list[str] = []
 
-    def walk(self, pending: PendingLevels, cursor: LevelListCursor) -> LevelListCursor | None:
+    def walk(
+        self, pending: PendingLevels, cursor: LevelListCursor
+    ) -> Steps[LevelListCursor | None]:
         """Add the messages after a cursor; return the cursor of the next page, None at the end."""
         position: Position | None = (cursor.level, cursor.offset)
         log_offset = cursor.log_offset
@@ -115,13 +119,14 @@ class _LevelPage:
             if position is None:
                 return None
             messages, following = pending.walk(position)
-            last = self.add(messages, log_offset)
+            last = yield from self.add(messages, log_offset)
             if last is not None:
                 return LevelListCursor(*position, last)
             position, log_offset = following, -1
+            yield
         return None if position is None else LevelListCursor(*position)
 
-    def add(self, messages: Found, log_offset: int) -> int | None:
+    def add(self, messages: Found, log_offset: int) -> Steps[int | None]:
         """Add the messages after a log offset.
 
         Returns:
@@ -136,6 +141,8 @@ class _LevelPage:
                 return log_offset
             self._records_left -= 1
             self._add(offset, due)
+            if self._records_left % RECORDS_PER_STEP == 0:
+                yield
             log_offset = offset
         return None
 

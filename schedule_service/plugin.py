@@ -21,6 +21,7 @@ from delayed_delivery.plugin import (
     SystemTopic,
     every,
 )
+from delayed_delivery.steps import Steps
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import from_properties
 from duemq_common.errors import ConfigError, CorruptStore, RequestError
@@ -288,7 +289,7 @@ class SchedulePlugin(PluginBase):
             self._next_due_ms,
         )
 
-    def _list_view(self, fields: Mapping[str, str]) -> dict[str, object]:
+    def _list_view(self, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
         running = self._running
         if running is None:
             raise RequestError(

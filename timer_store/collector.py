@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from delayed_delivery.metric_families import counter, gauge, lateness
 from delayed_delivery.outcome import CLASSES, DeliveryStats
+from delayed_delivery.steps import Steps
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
@@ -33,16 +34,21 @@ class StoreCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
+        return (family for family in self.steps() if family is not None)
+
+    def steps(self) -> Iterator[Metric | None]:
+        """Yield all metric families, and None after each step of long work."""
         timers = self._timers
-        next_due_ms, gauges = views.first_due_ms(timers), self._gauges(timers.clock.now_ms())
+        gauges = yield from self._gauges(timers.clock.now_ms())
+        next_due_ms = views.first_due_ms(timers)
         yield from families(timers.stats, next_due_ms, gauges)
         yield from self._events()
         yield from self._compaction()
         yield from self._apache_metrics()
 
-    def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
+    def _gauges(self, now_ms: int) -> Steps[Mapping[str, tuple[str, float]]]:
         timers = self._timers
-        slots = views.slots_view(timers)
+        slots = yield from views.slots_view(timers)
         log = timers.units.log
         return {
             "dequeue_lag": (
@@ -90,7 +96,7 @@ class StoreCollector:
         ]
         yield gauge("duemq_timer_compaction_blocked", text, "why", blocked)
 
-    def _apache_metrics(self) -> Iterator[Metric]:
+    def _apache_metrics(self) -> Iterator[Metric | None]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
             "enqueue_lag": (
@@ -115,19 +121,20 @@ class StoreCollector:
         yield counter("rocketmq_timer_dequeue", text, "topic", delivered)
         text, pending = "Pending timers by topic.", sorted(timers.counts.by_topic().items())
         yield gauge("rocketmq_timing_messages", text, "topic", pending)
-        yield self._snapshot(now_ms)
+        yield from self._snapshot(now_ms)
 
-    def _snapshot(self, now_ms: int) -> Metric:
+    def _snapshot(self, now_ms: int) -> Iterator[Metric | None]:
         text = (
             "Timers due within this many seconds, and not within the bound before; up to one day."
         )
         start_ms = now_ms - now_ms % self._timers.config.precision_ms
         width_ms = BOUNDS_S[0] * 1_000
-        counts = of_slots(self._timers, Span(start_ms, width_ms, BOUNDS_S[-1] // BOUNDS_S[0]))
+        span = Span(start_ms, width_ms, BOUNDS_S[-1] // BOUNDS_S[0])
+        counts = yield from of_slots(self._timers, span)
         ends = [1 + bound_s // BOUNDS_S[0] for bound_s in BOUNDS_S]
         sums = [int(counts[low:high].sum()) for low, high in pairwise([1, *ends])]
         values = zip(BOUNDS_S, sums, strict=True)
-        return gauge("rocketmq_timer_message_snapshot", text, "timer_bound_s", values)
+        yield gauge("rocketmq_timer_message_snapshot", text, "timer_bound_s", values)
 
 
 def families(

@@ -167,27 +167,28 @@ class SettledTimers:
 
     The deciding record of a cancelled, moved or fired timer is in the commit log. The next
     checkpoint writes the tombstone, after that record is on the disk. Until then the timer is
-    recorded here.
+    recorded here. No step of a bulk decision or a checkpoint copies or sorts all of them: those of
+    the checkpoint in progress are apart, and new offsets are merged into the sorted ones.
     """
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
+        self._captured: dict[int, int] = {}  # those that the checkpoint in progress writes
         self._returned: list[Returned] = []
-        self._sorted: Offsets | None = None
+        self._sorted: Offsets | None = NO_OFFSETS  # None: to be made again
+        self._added: list[Offsets] = []  # offsets that `_sorted` lacks
         self._recorded: list[Offsets] | None = None
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._positions) + len(self._captured)
 
     def __contains__(self, phys_offset: int) -> bool:
-        return phys_offset in self._positions
+        return phys_offset in self._positions or phys_offset in self._captured
 
     def add(self, phys_offset: Offsets, pos: Offsets) -> None:
         """Add timers and the positions of their units (-1: in no slot any more)."""
         self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
-        self._sorted = None
-        if self._recorded is not None:
-            self._recorded.append(phys_offset.copy())
+        self._note(phys_offset.copy())
 
     def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
         """Add timers that were returned to a level; they may be transferred again."""
@@ -196,9 +197,12 @@ class SettledTimers:
         order = np.argsort(phys_offset, kind="stable")
         offsets = phys_offset[order]
         self._returned.append(Returned(int(offsets[0]), int(offsets[-1]), offsets, pos[order]))
-        self._sorted = None
+        self._note(offsets)
+
+    def _note(self, offsets: Offsets) -> None:
+        self._added.append(offsets)
         if self._recorded is not None:
-            self._recorded.append(phys_offset.copy())
+            self._recorded.append(offsets)
 
     @property
     def returning(self) -> bool:
@@ -221,11 +225,11 @@ class SettledTimers:
 
     def has(self, phys_offset: Offsets) -> Mask:
         """Return which of these timers are settled."""
-        positions, is_settled = self._positions, np.zeros(phys_offset.size, np.bool_)
-        if positions:
-            is_settled = np.array(
-                [offset in positions for offset in phys_offset.tolist()], np.bool_
-            )
+        is_settled = np.zeros(phys_offset.size, np.bool_)
+        for positions in (self._positions, self._captured):
+            if positions:
+                listed = phys_offset.tolist()
+                is_settled |= np.array([offset in positions for offset in listed], np.bool_)
         low, high = (int(phys_offset.min()), int(phys_offset.max())) if is_settled.size else (0, -1)
         for first, last, offsets, _ in self._returned:
             if high < first or last < low:
@@ -238,33 +242,46 @@ class SettledTimers:
     def offsets(self) -> Offsets:
         """Log offsets, ascending."""
         if self._sorted is None:
-            own = np.fromiter(self._positions, np.int64, len(self._positions))
-            pieces = [own, *(item.offsets for item in self._returned)]
-            self._sorted = np.sort(np.concatenate(pieces))
+            pieces = [
+                np.fromiter(part, np.int64, len(part)) for part in (self._captured, self._positions)
+            ]
+            self._sorted = np.sort(
+                np.concatenate([*pieces, *(item.offsets for item in self._returned)])
+            )
+            self._added.clear()
+        if self._added:
+            added = np.sort(np.concatenate(self._added))
+            self._sorted = np.insert(self._sorted, np.searchsorted(self._sorted, added), added)
+            self._added.clear()
         return self._sorted
 
     def capture(self) -> dict[int, int]:
-        """Return log offsets and unit positions of the settled timers, for the next checkpoint."""
-        return dict(self._positions)
+        """Return log offsets and unit positions of the settled timers, for the next checkpoint.
+
+        The result does not change. Those of a checkpoint that failed are included.
+        """
+        self._captured = (
+            {**self._captured, **self._positions} if self._captured else self._positions
+        )
+        self._positions = {}
+        return self._captured
 
     def capture_returned(self) -> list[Offsets]:
         """Return the positions of units returned to a level, for the next checkpoint."""
         return [item.positions for item in self._returned]
 
-    def remove_written(self, captured: dict[int, int], returned_batches: int = 0) -> None:
-        """Remove the timers whose tombstones a checkpoint wrote.
+    def remove_written(self, returned_batches: int = 0) -> None:
+        """Remove the captured timers, whose tombstones a checkpoint wrote.
 
         Args:
-            captured: Result of `capture`.
             returned_batches: Length of the result of `capture_returned`.
         """
-        for phys_offset in captured:
-            self._positions.pop(phys_offset, None)
+        self._captured = {}
         del self._returned[:returned_batches]
         self._sorted = None
 
     def clear(self) -> None:
         """Remove all timers, after a rebuild without settled timers."""
-        self._positions.clear()
+        self._positions, self._captured = {}, {}
         self._returned.clear()
         self._sorted = None

@@ -1,7 +1,7 @@
 """Views of the timer store as plain data: for `duemq timers`, the console and brokerStatus.
 
-Each view is one bounded piece of work on the event loop's thread. Long lists and forecasts return
-the position to continue from (`cursor`, `pos`); the caller joins the pieces.
+Each view is bounded work on the event loop's thread, in steps if it is long. Long lists and
+forecasts return the position to continue from (`cursor`, `pos`); the caller joins the pieces.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from delayed_delivery.outcome import CLASSES, DeliveryStats, Rate
 from delayed_delivery.plugin import ParameterizedView, referral_text
+from delayed_delivery.steps import Steps
 from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
@@ -57,12 +58,13 @@ def admin_views(
     }
 
 
-def summary(timers: TimerStore) -> dict[str, object]:
+def summary(timers: TimerStore) -> Steps[dict[str, object]]:
     """Return the state of the timer store: counts, positions, delivery."""
     now_ms = timers.clock.now_ms()
     precision_ms = timers.config.precision_ms
     minute_ms = now_ms // MINUTE_MS * MINUTE_MS
-    soon = of_slots(timers, Span(minute_ms, MINUTE_MS, SOON_MINUTES))
+    slots = yield from slots_view(timers)
+    soon = yield from of_slots(timers, Span(minute_ms, MINUTE_MS, SOON_MINUTES))
     return {
         "now_ms": now_ms,
         "pending": timers.counts.total,
@@ -72,7 +74,7 @@ def summary(timers: TimerStore) -> dict[str, object]:
         "dequeue": dequeue_view(timers, now_ms),
         **stats_view(timers.stats, now_ms),
         **event_counts(timers),
-        "slots": slots_view(timers),
+        "slots": slots,
         "compaction": compaction_view(timers),
         "position": {
             "read_ms": timers.position.read_ms,
@@ -190,11 +192,12 @@ def overdue(timers: TimerStore, now_ms: int) -> int:
     return staged + timers.units.wheel.total(timers.position.staged_ms, end_ms)
 
 
-def slots_view(timers: TimerStore) -> dict[str, Any]:
+def slots_view(timers: TimerStore) -> Steps[dict[str, Any]]:
     """Return the counts of the slots that are not staged."""
     limit = timers.config.slot_timers_max
     wheel = timers.units.wheel
-    used, congested, fullest = wheel.fullest(timers.position.staged_ms, FULLEST, limit)
+    counts = yield from wheel.fullest(timers.position.staged_ms, FULLEST, limit)
+    used, congested, fullest = counts
     return {
         "used": used,
         "congested": congested,
@@ -221,7 +224,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
 # -- views with arguments -----------------------------------------------------------------------
 
 
-def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
+def list_view(timers: TimerStore, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
     """Return the next part of a list.
 
     Args:
@@ -242,7 +245,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object
         limit=max(number(fields, "limit", 20, LIMIT_MAX), 1),
         cursor=cursor,
     )
-    page = list_timers(timers, query)
+    page = yield from list_timers(timers, query)
     return {
         "now_ms": timers.clock.now_ms(),
         "timers": page.timers,
@@ -252,7 +255,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object
     }
 
 
-def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
+def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
     """Return the bins of a forecast, or corrections to them.
 
     Args:
@@ -269,7 +272,7 @@ def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, ob
         max(number(fields, "count", SOON_MINUTES, BINS_MAX), 1),
     )
     pos = number(fields, "pos", 0, LONG_MAX) if fields.get("pos") else None
-    bins, following = forecast(timers, span, pos)
+    bins, following = yield from forecast(timers, span, pos)
     return {
         "now_ms": now_ms,
         "from_ms": span.from_ms,

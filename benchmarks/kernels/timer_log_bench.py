@@ -20,6 +20,8 @@ import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
 from timer_store import layout
+from timer_store.kernels.forecast import bin_slots, fullest_slots
+from timer_store.layout import WHEEL_SLOTS
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import TimerWheel
@@ -27,6 +29,7 @@ from timer_store.log.wheel import TimerWheel
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = 300
 DAY_MS, SECOND_MS = 86_400_000, 1_000
+DAY_MINUTES = 1_440
 
 
 @contextmanager
@@ -110,9 +113,42 @@ def measure_many(units: TimerUnits, pending: int) -> None:
     once("repair, half of it cut off", pending // 2, lambda: units.repair(half))
 
 
+def measure_counts(units: TimerUnits) -> None:
+    """Count the slots of a full wheel with the kernels, and with NumPy from a list of slots."""
+    rows = timers(WHEEL_SLOTS, SECOND_MS)
+    rows["due_ms"] += np.arange(WHEEL_SLOTS) * SECOND_MS
+    rows["slot_ms"] = rows["due_ms"] - 1
+    add_all(units, rows, 16_384)
+    wheel, bins, minute_ms = units.wheel, np.zeros(DAY_MINUTES + 2, np.int64), 60 * SECOND_MS
+    ticks = (NOW_MS // SECOND_MS, NOW_MS // SECOND_MS + WHEEL_SLOTS)
+    numbers = (NOW_MS, minute_ms, SECOND_MS)
+    fullest = np.zeros((5, 2), np.int64)
+
+    def listed_bins() -> Any:
+        live = wheel.live(NOW_MS)
+        index = (live["tick"] * SECOND_MS - NOW_MS) // minute_ms + 1
+        return np.bincount(index.clip(0, DAY_MINUTES + 1), weights=live["num"])
+
+    def listed_fullest() -> Any:
+        live = wheel.live(NOW_MS)
+        return live[np.lexsort((live["tick"], live["num"]))[-5:]]
+
+    count = WHEEL_SLOTS
+    measure("bin_slots", count, lambda: bin_slots(wheel.data, wheel.pages, ticks, numbers, bins))
+    measure("the same, of a list of slots", count, listed_bins)
+    measure(
+        "fullest_slots",
+        count,
+        lambda: fullest_slots(wheel.data, wheel.pages, ticks, 1_000, fullest),
+    )
+    measure("the same, of a list of slots", count, listed_fullest)
+    units.clear()
+
+
 def main(pending: int) -> None:
     """Measure with a number of pending timers."""
     with opened() as units:
+        measure_counts(units)
         measure_add(units)
         measure_read(units, pending)
         measure_many(units, pending)

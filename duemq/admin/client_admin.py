@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from delayed_delivery.steps import collected
 from duemq.auth.model import Action
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
@@ -64,7 +65,7 @@ class ClientAdminProcessor:
             return Response(ResponseCode.CONSUMER_NOT_ONLINE, text)
         subscriptions = sorted(group.subscriptions.items())
         body = {
-            "connectionSet": _connections(group.channels.values()),
+            "connectionSet": await _connections(group.channels.values()),
             "consumeFromWhere": group.from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -78,14 +79,15 @@ class ClientAdminProcessor:
         channels = dict(self._clients.producer_groups()).get(name)
         if not channels:
             return Response(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        return Response(body=encode({"connectionSet": _connections(channels)}))
+        return Response(body=encode({"connectionSet": await _connections(channels)}))
 
     async def all_producers(self, request: Request) -> Response:
         """Return all producer connections by group."""
-        data = {
-            name: [_producer(channel) for channel in channels]
-            for name, channels in sorted(self._clients.producer_groups())
-        }
+        groups = sorted(self._clients.producer_groups())
+        data: dict[str, list[dict[str, object]]] = {name: [] for name, _ in groups}
+        rows = ((name, _producer(channel)) for name, channels in groups for channel in channels)
+        for name, row in await collected(rows):
+            data[name].append(row)
         return Response(body=encode({"data": data}))
 
     async def running_info(self, request: Request) -> Response:
@@ -178,16 +180,17 @@ def _channels(group: ConsumerGroup, only: str | None) -> list[Channel]:
     return channels[:CLIENTS_QUERIED_MAX]
 
 
-def _connections(channels: Iterable[Channel]) -> list[dict[str, object]]:
-    return [
-        {
-            "clientAddr": _address(channel),
-            "clientId": channel.client_id,
-            "language": channel.language,
-            "version": channel.version,
-        }
-        for channel in channels
-    ]
+async def _connections(channels: Iterable[Channel]) -> list[dict[str, object]]:
+    return await collected(map(_connection, list(channels)))
+
+
+def _connection(channel: Channel) -> dict[str, object]:
+    return {
+        "clientAddr": _address(channel),
+        "clientId": channel.client_id,
+        "language": channel.language,
+        "version": channel.version,
+    }
 
 
 def _producer(channel: Channel) -> dict[str, object]:

@@ -5,11 +5,13 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from delayed_delivery.steps import collected
 from duemq.net import fields
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
@@ -59,12 +61,13 @@ class ConsumeReport:
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
         lag, left = 0, TOPICS_REPORTED_MAX
-        for group in self._groups:
+        for group in list(self._groups):
             topics = self._topics_of(group.name, ordered)[: max(left, 0)]
             left -= len(topics)
             if topics:
                 reports.append({group.name: [await self._report(group.name, t) for t in topics]})
-                lag += sum(self._lag(group.name, topic) for topic in topics)
+                lag += sum(await collected(self._lag(group.name, topic) for topic in topics))
+                await asyncio.sleep(0)
         body = {
             "brokerAddr": self._address,
             "consumeStatsList": reports,
@@ -84,6 +87,7 @@ class ConsumeReport:
         ]
 
     async def _report(self, group: str, topic: str) -> msgspec.Raw:
+        await asyncio.sleep(0)
         response = await self._stats_of(
             Request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from delayed_delivery.steps import collected
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.wire_json import QueueKey
@@ -112,7 +113,7 @@ class GroupAdminProcessor:
 
     async def all_groups(self, request: Request) -> Response:
         """Return all groups with the version of the table, for slaves and tools."""
-        return Response(body=wire_json.encode(self._groups.to_json()))
+        return Response(body=wire_json.encode(await self._groups.encoded()))
 
     async def group(self, request: Request) -> Response:
         """Return one group, created if allowed: a proxy requests it before the first heartbeat."""
@@ -127,19 +128,21 @@ class GroupAdminProcessor:
 
     async def all_offsets(self, request: Request) -> Response:
         """Return the offsets of all groups, for slaves."""
-        return Response(body=json_dialect.dumps_compact(self._offsets.to_json()).encode())
+        text = json_dialect.dumps_compact(await self._offsets.encoded())
+        # encoded rows have line ends between values; those in names are escaped
+        return Response(body=text.replace("\n", "").replace("\t", "").encode())
 
     async def consume_stats(self, request: Request) -> Response:
         """Return the lag of a group, queue by queue."""
         group = fields.text(request, "consumerGroup")
-        table: dict[QueueKey, dict[str, int]] = {}
-        tps = 0.0
-        for topic in self._requested_topics(request, group):
-            tps += self._consume_tps(topic.name, group)
-            for queue_id in range(topic.read_queues):
-                key = QueueKey(self._identity.broker_name, queue_id, topic.name)
-                table[key] = self._lag(group, topic.name, queue_id)
-        response = {"consumeTps": tps, "offsetTable": wire_json.queue_table(table)}
+        topics = {topic.name: topic for topic in self._requested_topics(request, group)}
+        tps = sum(await collected(self._consume_tps(name, group) for name in topics))
+        rows = await collected(
+            self._lag(group, name, queue_id)
+            for name, topic in topics.items()
+            for queue_id in range(topic.read_queues)
+        )
+        response = {"consumeTps": float(tps), "offsetTable": wire_json.table_of(rows)}
         return Response(body=wire_json.encode(response))
 
     def _requested_topics(self, request: Request, group: str) -> list[TopicConfig]:
@@ -157,17 +160,19 @@ class GroupAdminProcessor:
             and (listed or not online or name in online)
         ]
 
-    def _lag(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+    def _lag(self, group: str, topic: str, queue_id: int) -> bytes:
+        """Return the entry of a queue in the table of 208."""
         end = self._store.readable_bounds(topic, queue_id)[1]
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
         pulled = self._offsets.query_pull(group, topic, queue_id) or 0
         last_ms = store_ms_at(self._store, topic, queue_id, consumed - 1)
-        return {
+        lag = {
             "brokerOffset": end,
             "consumerOffset": consumed,
             "lastTimestamp": max(last_ms, 0),
             "pullOffset": max(pulled, consumed),
         }
+        return wire_json.queue_entry(QueueKey(self._identity.broker_name, queue_id, topic), lag)
 
     async def time_span(self, request: Request) -> Response:
         """Return the store times and the delay of a group in each queue of a topic."""
@@ -175,7 +180,8 @@ class GroupAdminProcessor:
         topic = self._topics.find(name)
         if topic is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        spans = [self._span(group, name, queue_id) for queue_id in range(topic.write_queues)]
+        queues = range(topic.write_queues)
+        spans = await collected(self._span(group, name, queue_id) for queue_id in queues)
         return Response(body=wire_json.encode({"consumeTimeSpanSet": spans}))
 
     def _span(self, group: str, topic: str, queue_id: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from delayed_delivery.steps import collected
 from duemq.admin.name_lists import names_in
 from duemq.net import fields, wire_json
 from duemq.net.wire_json import QueueKey
@@ -137,7 +138,7 @@ class TopicAdminProcessor:
     async def all_topics(self, request: Request) -> Response:
         """Return all topics with the table's version, for slaves and tools."""
         table = {
-            **self._topics.to_json(),
+            **await self._topics.encoded(),
             "mappingDataVersion": DataVersion().to_json(),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
@@ -152,11 +153,13 @@ class TopicAdminProcessor:
         """Return first offset, end offset and last store time of each queue of a topic."""
         topic = self._find(request)
         broker, name = self._identity.broker_name, topic.name
-        table = {
-            QueueKey(broker, queue_id, name): self._queue_stats(name, queue_id)
+        rows = await collected(
+            wire_json.queue_entry(
+                QueueKey(broker, queue_id, name), self._queue_stats(name, queue_id)
+            )
             for queue_id in range(max(topic.read_queues, topic.write_queues))
-        }
-        response = {"offsetTable": wire_json.queue_table(table), "topicPutTps": self._put_tps(name)}
+        )
+        response = {"offsetTable": wire_json.table_of(rows), "topicPutTps": self._put_tps(name)}
         return Response(body=wire_json.encode(response))
 
     def _queue_stats(self, topic: str, queue_id: int) -> dict[str, int]:

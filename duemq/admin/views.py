@@ -9,11 +9,12 @@ The code is above all of Apache's; an Apache broker responds with "not supported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import msgspec
 
 from delayed_delivery.plugin import ParameterizedView
+from delayed_delivery.steps import in_turns
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, RequestHandler, Response
@@ -40,7 +41,8 @@ class AdminProcessor:
     """Handler of request 9001.
 
     Args:
-        views: Functions by view name; each returns plain data (dicts, lists, numbers, text).
+        views: Functions by view name; each returns plain data (dicts, lists, numbers, text), or
+            steps that return it.
     """
 
     def __init__(self, views: Mapping[str, View]) -> None:
@@ -62,4 +64,6 @@ class AdminProcessor:
             value = view(request)
         else:
             value = view(request.fields) if isinstance(view, ParameterizedView) else view()
+        if isinstance(value, Generator):
+            value = await in_turns(value)
         return Response(body=msgspec.json.encode(value))

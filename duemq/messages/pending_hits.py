@@ -6,10 +6,10 @@
         response     0 + `HitVerdicts`
 
 A hit names its record by log offset, so the broker decides on it without a search for its key. The
-broker searches in pieces, decides in slices, and yields to deliveries between them, so a piece or a
-slice limits the lateness that a bulk decision adds. It responds when disk and replicas, as
-configured, have confirmed the records. A client can repeat both requests: a message that is decided
-already is not decided again.
+broker searches in pieces, decides in slices of about 2 ms, and yields to deliveries between them,
+so a piece or a slice limits the lateness that a bulk decision adds. It responds when disk and
+replicas, as configured, have confirmed the records. A client can repeat both requests: a message
+that is decided already is not decided again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from delayed_delivery.pending import (
     HitQuery,
@@ -50,10 +51,11 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-SLICE_HITS: Final = 256  # hits decided between two yields
+SLICE_S: Final = 0.002  # time of the decisions between two yields, about
+SLICE_HITS_MIN, SLICE_HITS_MAX = 64, 512
 PIECE_HITS: Final = 512  # hits found between two yields
 PIECES_MAX: Final = 16  # pieces of one page
-FINAL: Final = (Verdict.DONE, Verdict.REFUSED)
+Mask = npt.NDArray[np.bool_]
 NO_PORTS: Final = "this broker delivers no messages, so it does not know which are pending"
 
 
@@ -213,40 +215,40 @@ class _HitRun:
         """Decide on the hits whose record at the log offset is theirs, and pending."""
         if self._command.dry_run:
             return
-        taken: set[int] = set()
-        for first in range(0, self._offsets.size, SLICE_HITS):
+        firsts = np.zeros(self._offsets.size, np.bool_)  # a record is decided once
+        firsts[np.unique(self._offsets, return_index=True)[1]] = True
+        first, count, now_s = 0, SLICE_HITS_MIN, asyncio.get_running_loop().time
+        while first < self._offsets.size:
             async with self._owner.turn:
                 await asyncio.sleep(0)  # deliveries and other requests come first
-                indexes = self._matching(first, taken)
+                begin_s = now_s()
+                indexes = self._matching(slice(first, first + count), firsts)
                 for port in ports:
                     if indexes.size:
                         indexes = self._apply(port, indexes)
+                first += count
+                count = next_size(count, now_s() - begin_s)
 
-    def _matching(self, first: int, taken: set[int]) -> Offsets:
+    def _matching(self, part: slice, firsts: Mask) -> Offsets:
         """Return the hits of a slice whose record has their key and the requested topic.
 
         Args:
-            taken: Records of former hits, which are decided once; those of the slice are added.
+            firsts: (n,) which hits are the first ones with their log offset.
         """
-        offsets = self._offsets[first : first + SLICE_HITS]
-        topic_indexes, keys = owners(self._store, offsets)
-        hit_keys = self._command.keys[first : first + SLICE_HITS]
-        is_meant = np.fromiter(map(eq, hit_keys, keys), np.bool_, len(keys))
+        topic_indexes, keys = owners(self._store, self._offsets[part])
+        is_meant = np.fromiter(map(eq, self._command.keys[part], keys), np.bool_, len(keys))
+        is_meant &= firsts[part]
         if self._topic:
             is_meant &= topic_indexes == self._store.topics.find(self._topic)
-        indexes = list[int]()
-        for index in np.flatnonzero(is_meant).tolist():
-            offset = int(offsets[index])
-            if offset not in taken:
-                taken.add(offset)
-                indexes.append(first + index)
-        return np.array(indexes, np.int64)
+        indexes: Offsets = np.flatnonzero(is_meant).astype(np.int64)
+        indexes += part.start
+        return indexes
 
     def _apply(self, port: PendingMessages, indexes: Offsets) -> Offsets:
         """Decide on records; return the hits whose record is not pending in this component."""
         offsets = self._offsets[indexes]
         decided = self._owner.apply(port, self._command.action, offsets, self._due_ms)
-        is_final = np.isin(decided.verdicts, FINAL)
+        is_final: Mask = (decided.verdicts == Verdict.DONE) | (decided.verdicts == Verdict.REFUSED)
         final = indexes[is_final]
         self.verdicts[final], self._is_decided[final] = decided.verdicts[is_final], True
         self.remarks |= {int(indexes[index]): text for index, text in decided.remarks.items()}
@@ -276,6 +278,15 @@ class _HitRun:
                 if results[name].remark:
                     self.remarks[index] = results[name].remark
         self.log_end = max(self.log_end, job.log_end)
+
+
+def next_size(count: int, took_s: float) -> int:
+    """Return the number of hits of the next slice, given those of this one and its time.
+
+    Each slice has a fixed cost, and records that are not in memory take longer.
+    """
+    fitting = int(count * SLICE_S / max(took_s, SLICE_S / 2))
+    return min(max(fitting, SLICE_HITS_MIN), SLICE_HITS_MAX)
 
 
 def joined(parts: Sequence[PendingPiece]) -> PendingPiece:

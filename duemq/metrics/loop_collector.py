@@ -1,7 +1,8 @@
 """Collector that reads its values on the event loop's thread, for any serving thread.
 
 Cursors, queues and tables may be used on that thread only: reading can correct them, or open and
-close files. The serving thread encodes the metrics.
+close files. Other work may run between two families, and after each None that the method `steps` of
+a collector yields. The serving thread encodes the metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ class LoopCollector(Collector):
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(COLLECT_S)
 
     async def _read(self) -> list[Metric]:
-        return list(self._collector.collect())
+        families: list[Metric] = []
+        steps: Callable[[], Iterable[Metric | None]]
+        steps = getattr(self._collector, "steps", self._collector.collect)
+        for family in steps():
+            families += [] if family is None else [family]
+            await asyncio.sleep(0)
+        return families
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -6,7 +6,7 @@ table keyed by queues, the queue object is the key, as in fastjson.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -33,8 +33,17 @@ def encode(value: object) -> bytes:
 
 def queue_table(table: Mapping[QueueKey, object]) -> msgspec.Raw:
     """Return `{{"brokerName":..,"queueId":..,"topic":..}:value,...}` for use with `encode`."""
-    parts = (encode(key.to_json()) + b":" + encode(value) for key, value in table.items())
-    return msgspec.Raw(b"{" + b",".join(parts) + b"}")
+    return table_of(queue_entry(key, value) for key, value in table.items())
+
+
+def queue_entry(key: QueueKey, value: object) -> bytes:
+    """Return one entry of a `queue_table`."""
+    return encode(key.to_json()) + b":" + encode(value)
+
+
+def table_of(entries: Iterable[bytes]) -> msgspec.Raw:
+    """Return the `queue_table` with these entries."""
+    return msgspec.Raw(b"{" + b",".join(entries) + b"}")
 
 
 def parse(body: bytes) -> object:

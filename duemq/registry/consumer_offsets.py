@@ -259,7 +259,7 @@ class OffsetManager(SavedTable):
             return
         self._dirty = False
         try:
-            value = await self._snapshot()
+            value = await self.encoded()
             store = self._store
             if store is None or await store.wait_durable(store.max_offset):
                 await self._file.save(value)
@@ -275,7 +275,7 @@ class OffsetManager(SavedTable):
         if pops is not None and pops.before - self._written_before > POPS_SPAN_BYTES:
             self._dirty = True
 
-    async def _snapshot(self) -> dict[str, object]:
+    async def encoded(self) -> dict[str, object]:
         """Return the content of `to_json`, encoded in short turns with other tasks in between.
 
         Offsets of different turns may be from different times; none is from before this call.

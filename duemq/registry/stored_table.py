@@ -9,6 +9,10 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Generic
 
+from msgspec import Raw
+
+from delayed_delivery.steps import collected
+from duemq.net.wire_json import encode
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import R, TableJournal, merged, present
 from duemq_common.clock import Clock
@@ -49,6 +53,15 @@ class StoredTable(Generic[R]):
         """Return the immutable content of the file."""
         rows = {name: row.to_json() for name, row in self._table.items()}
         return {"dataVersion": self.version.to_json(), **self._extra, self._file.member: rows}
+
+    async def encoded(self) -> dict[str, object]:
+        """Return the content of the file at one instant, with encoded rows.
+
+        Other work runs between the rows, of which there may be tens of thousands.
+        """
+        version, rows = self.version.to_json(), list(self._table.items())
+        encoded = await collected((name, Raw(encode(row.to_json()))) for name, row in rows)
+        return {"dataVersion": version, **self._extra, self._file.member: dict(encoded)}
 
     def persist(self) -> None:
         """Write the file if the table has changed.

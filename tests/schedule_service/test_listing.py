@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from duemq.client import Admin, Message, PendingDecisions, Producer, Refused
+from message_store.store import MessageStore
 from schedule_service import listing
 from tests.support.running_broker import TIMEOUT_S, running, small
+from tests.support.work_per_turn import WorkPerTurn
 
 VIEW = "schedule_service.list"
 HOUR_LEVEL, LONGER_LEVEL = 17, 18
@@ -50,6 +52,27 @@ def test_a_page_reads_a_bounded_number_of_records(
             async with PendingDecisions(client=producer.client) as decisions:
                 await decisions.cancel(topic="T")
             assert not any(await listed(admin, broker.address))
+
+    asyncio.run(main())
+
+
+def test_other_work_runs_between_the_records_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "RECORDS_PER_STEP", 2)
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
+            Admin(client=producer.client) as admin,
+        ):
+            for _ in range(7):
+                await producer.send(Message("T", b"b", level=HOUR_LEVEL))
+            work = WorkPerTurn(monkeypatch, MessageStore, "read_record")
+            [page] = await work.during(listed(admin, broker.address))
+            assert len(page) == 7
+            assert (work.most, work.total) == (2, 7)
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Counts of pending timers compared with a list."""
+"""Counts of pending timers compared with a list, settled timers with a set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store.queues.topic_table import TopicTable
-from timer_store.progress import PendingCounts
+from timer_store.progress import PendingCounts, SettledTimers
 
 FILE_BYTES = 100
 TIMER = st.tuples(st.integers(-1, 200), st.integers(0, 5_000))
@@ -47,3 +47,52 @@ def test_counts_equal_the_list(batches: list[list[tuple[int, int]]], settled: in
     again = PendingCounts(table(), FILE_BYTES)
     again.restore(counts.by_topic(), counts.by_file())
     assert (again.by_topic(), again.by_file(), again.total) == (names, files, len(there))
+
+
+SETTLING = st.tuples(
+    st.sampled_from(["add", "return", "capture", "written", "read", "clear"]),
+    st.lists(st.integers(0, 40), max_size=8, unique=True),
+)
+
+
+@given(st.lists(SETTLING, max_size=30))
+def test_settled_timers_equal_a_set(steps: list[tuple[str, list[int]]]) -> None:
+    settled = SettledTimers()
+    own, captured, returned = dict[int, int](), dict[int, int](), list[set[int]]()
+    batches = 0
+    for step, (action, offsets) in enumerate(steps):
+        array = np.array(offsets, np.int64)
+        if action == "add":
+            settled.add(array, array + step)
+            own |= {offset: offset + step for offset in offsets}
+        elif action == "return":
+            settled.add_returned(array, array + step)
+            returned += [set(offsets)] if offsets else []
+        elif action == "capture":
+            captured, own, batches = captured | own, {}, len(returned)
+            assert settled.capture() == captured
+        elif action == "written":
+            settled.remove_written(batches)
+            captured, returned, batches = {}, returned[batches:], 0
+        elif action == "clear":
+            settled.clear()
+            own, captured, returned, batches = {}, {}, [], 0
+        expected = set(own) | set(captured) | set().union(*returned)
+        if action == "read":
+            assert set(settled.offsets.tolist()) == expected
+            assert (np.diff(settled.offsets) >= 0).all()
+        everything = np.arange(41)
+        assert set(np.flatnonzero(settled.has(everything)).tolist()) == expected
+
+
+def test_a_checkpoint_neither_copies_nor_visits_the_settled_timers() -> None:
+    """A bulk decision settles hundreds of thousands between two checkpoints."""
+    settled = SettledTimers()
+    settled.add(np.arange(100), np.arange(100))
+    [filled] = [value for value in vars(settled).values() if isinstance(value, dict) and value]
+    captured = settled.capture()
+    assert captured is filled
+    settled.add(np.arange(100, 200), np.arange(100, 200))
+    settled.remove_written()
+    assert len(captured) == 100
+    assert settled.offsets.tolist() == list(range(100, 200))

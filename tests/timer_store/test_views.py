@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from delayed_delivery.steps import at_once, in_turns
+from duemq.metrics.loop_collector import LoopCollector
 from duemq_common.errors import RequestError
 from tests.support.timer_rig import TimerRig
+from tests.support.work_per_turn import WorkPerTurn
 from timer_store import views
 from timer_store.collector import StoreCollector
 from timer_store.kernels import wheel as wheel_kernels
+from timer_store.layout import WHEEL_SLOTS
+from timer_store.log import wheel
+from timer_store.pending import listing
 
 HOUR_MS = 3_600_000
 
@@ -33,13 +40,13 @@ def test_the_summary(rig: TimerRig) -> None:
     for number in range(5):
         rig.put(now_ms + HOUR_MS + number, "U")
     rig.put(now_ms + 130_000, "U")
-    view = views.summary(rig.timers)
+    view = at_once(views.summary(rig.timers))
     assert (view["pending"], view["topics"]) == (16, {"T": 10, "U": 6})
     assert view["next_due_ms"] == now_ms + 1_000
     assert (view["enqueue"]["enqueued"], view["delivered"]) == (16, 0)
     assert sum(view["per_minute"]["counts"]) == 11
     rig.advance(2_000)
-    view = views.summary(rig.timers)
+    view = at_once(views.summary(rig.timers))
     assert (view["pending"], view["delivered"]) == (6, 10)
     assert view["dequeue"]["per_second"]["10"] == 1.0
     assert view["lateness_ms"]["ordinary"]["max"] == 0
@@ -48,7 +55,7 @@ def test_the_summary(rig: TimerRig) -> None:
 
 
 def test_a_store_without_timers(rig: TimerRig) -> None:
-    view = views.summary(rig.timers)
+    view = at_once(views.summary(rig.timers))
     assert (view["pending"], view["topics"], view["next_due_ms"]) == (0, {}, None)
     assert (view["enqueue"]["lag_units"], view["dequeue"]["lag_units"]) == (0, 0)
 
@@ -81,7 +88,7 @@ def test_full_slots(tmp_path: Path) -> None:
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + HOUR_MS + 1
     for number in range(4):
         rig.put(due_ms + number)
-    slots = views.slots_view(rig.timers)
+    slots = at_once(views.slots_view(rig.timers))
     assert (slots["congested"], slots["limit"]) == (1, 4)
     assert slots["fullest"] == [{"from_ms": due_ms - 1, "count": 4}]
     rig.close()
@@ -103,32 +110,76 @@ def test_slots_are_counted_without_a_list_of_them(
         return live_slots(*args)
 
     monkeypatch.setattr(wheel_kernels, "live_slots", listed)
-    assert views.slots_view(rig.timers)["used"] == 20
+    assert at_once(views.slots_view(rig.timers))["used"] == 20
     fields = {"from_ms": str(now_ms), "width_ms": "600000", "count": "2"}
-    forecast = views.forecast_view(rig.timers, fields)
+    forecast = at_once(views.forecast_view(rig.timers, fields))
     assert (forecast["counts"], forecast["later"]) == ([10, 10], 0)
     assert views.overdue(rig.timers, now_ms + 10 * 60_000) == 9
     assert lists == []
-    assert views.summary(rig.timers)["pending"] == 20
+    assert at_once(views.summary(rig.timers))["pending"] == 20
     assert len(lists) == 1  # for the next due time
-    views.list_view(rig.timers, {})
+    at_once(views.list_view(rig.timers, {}))
     assert len(lists) > 1
+
+
+def test_a_list_describes_a_few_timers_at_a_time(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = rig.clock.now_ms()
+    for number in range(10):
+        rig.put(now_ms + 60_000 + number * 60_000, UNIQ_KEY="U")
+    rig.work()
+    rig.store.index.catch_up()
+    monkeypatch.setattr(listing, "DESCRIBED_PER_STEP", 4)
+    for fields in ({}, {"key": "U"}):
+        work = WorkPerTurn(monkeypatch, listing, "describe")
+        page = asyncio.run(work.during(in_turns(views.list_view(rig.timers, fields))))
+        assert len(page["timers"]) == 10
+        assert (work.most, work.total) == (4, 10)
+
+
+@pytest.mark.parametrize("view", ["summary", "forecast", "metrics"])
+def test_a_full_wheel_is_counted_in_steps(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    now_ms = rig.clock.now_ms()
+    rig.put(now_ms + 60_000)
+    work = [
+        WorkPerTurn(monkeypatch, wheel, name, lambda data, pages, ticks, *_: ticks[1] - ticks[0])
+        for name in ("bin_slots", "fullest_slots")
+    ]
+
+    async def scraped() -> None:
+        collector = LoopCollector(StoreCollector(rig.timers), asyncio.get_running_loop())
+        await asyncio.to_thread(lambda: list(collector.collect()))
+
+    async def shown() -> None:
+        if view == "metrics":
+            await scraped()
+        elif view == "summary":
+            await in_turns(views.summary(rig.timers))
+        else:
+            await in_turns(views.forecast_view(rig.timers, {"from_ms": str(now_ms)}))
+
+    asyncio.run(work[0].during(work[1].during(shown())))
+    assert max(one.most for one in work) == wheel.STEP_SLOTS
+    assert max(one.total for one in work) == WHEEL_SLOTS
 
 
 def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
     now_ms = rig.clock.now_ms()
     for number in range(30):
         rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])
-    requested = views.admin_views(lambda: rig.timers, lambda: None)
+    requested: dict[str, Any] = dict(views.admin_views(lambda: rig.timers, lambda: None))
     fields = {"topic": "U", "limit": "4", "skip": "2"}
-    page = requested["list"](fields)  # type: ignore[call-arg]
+    page: Any = at_once(requested["list"](fields))
     assert [t["due_ms"] for t in page["timers"]] == [
         now_ms + (6 + 2 * n) * 60_000 for n in range(4)
     ]
-    more = requested["list"](fields | {"skip": "0", "cursor": page["cursor"]})  # type: ignore[call-arg]
+    more: Any = at_once(requested["list"](fields | {"skip": "0", "cursor": page["cursor"]}))
     assert more["timers"][0]["due_ms"] == now_ms + 14 * 60_000
     fields = {"from_ms": str(now_ms), "width_ms": "600000", "count": "2"}
-    found = requested["forecast"](fields)  # type: ignore[call-arg]
+    found: Any = at_once(requested["forecast"](fields))
     assert (found["counts"], found["later"], found["pos"]) == ([10, 10], 10, None)
 
 
@@ -145,8 +196,9 @@ def test_lists_and_forecasts_are_requested(rig: TimerRig) -> None:
     ],
 )
 def test_illegal_view_requests(rig: TimerRig, view: str, fields: dict[str, str]) -> None:
+    requested = views.admin_views(lambda: rig.timers, lambda: None)[view]
     with pytest.raises(RequestError):
-        views.admin_views(lambda: rig.timers, lambda: None)[view](fields)  # type: ignore[call-arg]
+        at_once(requested(fields))  # type: ignore[call-arg]
 
 
 def test_a_view_before_the_start() -> None:

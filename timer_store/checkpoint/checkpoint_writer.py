@@ -135,7 +135,7 @@ class CheckpointWriter:
             timers.units.wheel.mark_changed(pages)
             self._rolled_units = rolled
             return False
-        timers.settled_timers.remove_written(settled_timers, len(returned))
+        timers.settled_timers.remove_written(len(returned))
         self._next_tombstones = np.setdiff1d(rolled[1], tombstones)
         self._written, self._failed = snapshot, False
         timers.state.pinned_from = needed

@@ -193,7 +193,7 @@ class EnqueueService:
 
     Attributes:
         broken: Rows that are not timers, for quarantine.
-        markers: Rows that cancel another timer, not applied yet.
+        markers: Rows that cancel another timer, not applied yet; without those of decisions.
         blocked_by: Reason why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: Timers of the queue that are settled already (recovery).
         earliest_ms: Earliest due time of the newest timers, or the start of its slot.
@@ -334,10 +334,12 @@ class EnqueueService:
         return linked
 
     def _keep_non_timers(self, rows: Rows) -> None:
-        for kind, kept in ((layout.TIMED_BROKEN, self.broken), (layout.TIMED_MARKER, self.markers)):
-            of_kind = rows[rows["kind"] == kind]
-            if of_kind.size:
-                kept.append(of_kind.copy())
+        is_broken = rows["kind"] == layout.TIMED_BROKEN
+        # a marker with an origin was applied at its put: bulk decisions put thousands
+        is_marker = (rows["kind"] == layout.TIMED_MARKER) & (rows["origin"] < 0)
+        for selected, kept in ((is_broken, self.broken), (is_marker, self.markers)):
+            if selected.any():
+                kept.append(rows[selected])
 
     def stage_loaded(self, plain: Rows, now_ms: int) -> None:
         """Add the timers of loaded slots to the near stage."""

@@ -66,8 +66,7 @@ class NonTimers:
         """Cancel the timers that the next markers name; return the number of markers."""
         state, queue = self._state, self._state.enqueue.markers
         markers = queue[0][:MARKERS_MAX]
-        foreign = markers[markers["origin"] < 0]  # a marker with an origin was applied at its put
-        named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
+        named = [(row, name) for row in markers if (name := self._target_of(row)) is not None]
         if named:
             self._decisions.cancel(distinct(self._find(named)))
             if state.store.refusal:

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.steps import Steps, at_once
 from duemq_common.directories import sync_directory
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import is_directory
@@ -40,6 +41,7 @@ from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_BYTES, WHEEL_SLOTS,
 WHEEL_PAGES: Final = WHEEL_BYTES // PAGE_BYTES
 READ_BYTES: Final = 1 << 20
 LIST_SLOTS: Final = 4_096
+STEP_SLOTS: Final = 1 << 16  # maximum slots that a step of a long count looks at
 _SLOT = packer(TIMER_SLOT)
 DAMAGED_SUFFIX: Final = ".damaged"
 
@@ -211,7 +213,7 @@ class TimerWheel:
         Timers that roll are counted in their current slot.
         """
         bins = np.zeros(count + 2, np.int64)
-        self.add_to_bins(bins, from_ms, width_ms, from_ms, from_ms + width_ms * count)
+        at_once(self.add_to_bins(bins, from_ms, width_ms, from_ms, from_ms + width_ms * count))
         bins[1] += bins[0]  # of the slot that has begun before
         return bins[1:-1]
 
@@ -222,8 +224,8 @@ class TimerWheel:
         width_ms: int,
         from_ms: int,
         until_ms: int | None = None,
-    ) -> None:
-        """Add the timers of slots to the bins in which the slots begin.
+    ) -> Steps[None]:
+        """Add the timers of slots to the bins in which the slots begin, in steps.
 
         Args:
             bins: (n,) i8: the first one is for times before `first_ms`, the last one for later
@@ -232,25 +234,31 @@ class TimerWheel:
         """
         first, count = self._ticks(from_ms, until_ms)
         numbers = (first_ms, width_ms, self.precision_ms)
-        bin_slots(self.data, self.pages, (first, first + count), numbers, bins)
+        for ticks in _in_steps(first, first + count):
+            bin_slots(self.data, self.pages, ticks, numbers, bins)
+            yield
 
-    def fullest(self, from_ms: int, count: int, limit: int) -> tuple[int, int, Offsets]:
-        """Return the slots with the most timers, from that of `from_ms` on.
+    def fullest(self, from_ms: int, count: int, limit: int) -> Steps[tuple[int, int, Offsets]]:
+        """Return the slots with the most timers, from that of `from_ms` on, in steps.
 
         Returns:
             Number of slots with timers, number of those with `limit` timers or more, and (n, 2):
             timers and tick, most timers first; at most `count`.
         """
         fullest = np.zeros((count, 2), np.int64)
-        first, ticks = self._ticks(from_ms, None)
-        span = (first, first + ticks)
-        used, full = fullest_slots(self.data, self.pages, span, limit, fullest)
-        return int(used), int(full), fullest[fullest[:, 0] > 0]
+        first, tick_count = self._ticks(from_ms, None)
+        used = full = 0
+        for ticks in _in_steps(first, first + tick_count):
+            # `fullest` has the slots of the former steps, whose ticks are lower
+            counts = fullest_slots(self.data, self.pages, ticks, limit, fullest)
+            used, full = used + int(counts[0]), full + int(counts[1])
+            yield
+        return used, full, fullest[fullest[:, 0] > 0]
 
     def total(self, from_ms: int, until_ms: int | None = None) -> int:
         """Return the number of pending timers in the slots of `live`."""
         bins = np.zeros(1, np.int64)
-        self.add_to_bins(bins, from_ms, 1, from_ms, until_ms)
+        at_once(self.add_to_bins(bins, from_ms, 1, from_ms, until_ms))
         return int(bins[0])
 
     # -- to the disk ----------------------------------------------------------------------------
@@ -299,6 +307,12 @@ class TimerWheel:
     def close(self) -> None:
         """Close the file; changes that were not written back are lost."""
         os.close(self._fd)
+
+
+def _in_steps(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range of ticks that are counted in one step each."""
+    for start in range(first, end, STEP_SLOTS):
+        yield start, min(start + STEP_SLOTS, end)
 
 
 def _write_all(fd: int, data: memoryview, pos: int) -> None:

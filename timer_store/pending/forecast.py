@@ -6,7 +6,8 @@
 The count of a slot includes timers that will be rolled; a scan of the timer log moves these to
 the bin of their due time. It reads the log in bounded pieces: the first call returns the bins of
 the slots, every further call returns corrections to add, and the position to continue from. What
-has no unit that rolls is not read again by later forecasts.
+has no unit that rolls is not read again by later forecasts. The slots are counted in steps, the
+near stage and the next slots in the first one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from delayed_delivery.steps import Steps
 from timer_store.kernels import forecast as kernels
 from timer_store.layout import UNIT_BYTES, Offsets
 
@@ -36,7 +38,9 @@ class Span(Struct, frozen=True):
     count: int
 
 
-def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bins, int | None]:
+def forecast(
+    timers: TimerStore, span: Span, pos: int | None = None
+) -> Steps[tuple[Bins, int | None]]:
     """Return the bins (count + 2), and the log position to continue from, None at the end.
 
     Args:
@@ -45,21 +49,20 @@ def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bi
     """
     bins: Bins = np.zeros(span.count + 2, np.int64)
     if pos is None:
-        _add_staged(timers, span, bins)
-        _add_slots(timers, span, bins)
+        yield from _add_pending(timers, span, bins)
         pos = timers.units.log.min_pos
     return bins, _move_rolled(timers, span, bins, pos)
 
 
-def of_slots(timers: TimerStore, span: Span) -> Bins:
+def of_slots(timers: TimerStore, span: Span) -> Steps[Bins]:
     """Return the bins (count + 2) with rolling timers in their current slot.
 
     Timers after the last bin are not counted.
     """
     bins: Bins = np.zeros(span.count + 2, np.int64)
-    _add_staged(timers, span, bins)
     until_ms = span.from_ms + span.width_ms * span.count
-    _add_slots(timers, span, bins, None if timers.position.part is not None else until_ms)
+    until = None if timers.position.part is not None else until_ms
+    yield from _add_pending(timers, span, bins, until)
     return bins
 
 
@@ -67,21 +70,22 @@ def _bins_of(times_ms: Offsets, span: Span) -> Offsets:
     return np.clip((times_ms - span.from_ms) // span.width_ms + 1, 0, span.count + 1)
 
 
-def _add_staged(timers: TimerStore, span: Span, bins: Bins) -> None:
+def _add_pending(
+    timers: TimerStore, span: Span, bins: Bins, until_ms: int | None = None
+) -> Steps[None]:
+    """Add the near stage, the slots that are not staged, and the rest of a partly staged slot."""
+    position, precision_ms = timers.position, timers.config.precision_ms
+    staged_ms, is_in_part = position.staged_ms, position.part is not None
+    in_slots = timers.counts.total - len(timers.stage)
     for rows in timers.stage.pending_rows():
         bins += np.bincount(_bins_of(rows["due_ms"] - 1, span), minlength=bins.size)
-
-
-def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None = None) -> None:
-    """Add the timers of slots that are not staged, and the rest of a partly staged slot."""
-    position, precision_ms = timers.position, timers.config.precision_ms
-    from_ms = position.staged_ms + (precision_ms if position.part is not None else 0)
     former = int(bins.sum())
-    timers.units.wheel.add_to_bins(bins, span.from_ms, span.width_ms, from_ms, until_ms)
-    beyond = int(bins.sum()) - former
-    if position.part is not None:
-        left = timers.counts.total - len(timers.stage) - beyond
-        bins[_bins_of(np.array(position.staged_ms), span)] += max(left, 0)
+    from_ms = staged_ms + (precision_ms if is_in_part else 0)
+    wheel = timers.units.wheel
+    yield from wheel.add_to_bins(bins, span.from_ms, span.width_ms, from_ms, until_ms)
+    if is_in_part:
+        left = in_slots - (int(bins.sum()) - former)
+        bins[_bins_of(np.array(staged_ms), span)] += max(left, 0)
 
 
 def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | None:

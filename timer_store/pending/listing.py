@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec import Struct
 
+from delayed_delivery.steps import Steps
 from duemq_common.errors import RecordUnreadable
 from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.ranges import distinct
 from timer_store.enqueue.due_time import due_ms_of, number_of
-from timer_store.layout import Row
+from timer_store.layout import Row, Rows
 from timer_store.pending.listed_rows import first_rows, listed_rows
 from timer_store.pending.walk import Cursor, Query, Walk
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LIMIT_MAX: Final = 1_000
 KEY_RECORDS_MAX: Final = 1_000
+DESCRIBED_PER_STEP: Final = 64
 CLOCK_SLACK_MS: Final = 86_400_000  # tolerance for records stored by a clock ahead of this one
 
 
@@ -47,14 +49,15 @@ class Page(Struct, frozen=True):
     damage: list[str]
 
 
-def list_timers(timers: TimerStore, query: Query) -> Page:
-    """Return the next timers of a list, at most `limit`."""
+def list_timers(timers: TimerStore, query: Query) -> Steps[Page]:
+    """Return the next timers of a list, at most `limit`, in steps."""
     if query.key:
-        return _by_key(timers, query)
+        return (yield from _by_key(timers, query))
     walk = Walk(timers, query)
     rows = walk.run()
     timers.store.prefetch(rows["phys_offset"])
-    shown = [describe(timers, row) for row in rows]
+    yield
+    shown = yield from _described(timers, rows)
     return Page(
         [t for t in shown if query.includes(t)], walk.skipped, walk.next_cursor, walk.damage
     )
@@ -69,7 +72,7 @@ def next_due_ms(timers: TimerStore) -> int | None:
     return int(listed[0]["due_ms"]) or None if listed.size else None
 
 
-def _by_key(timers: TimerStore, query: Query) -> Page:
+def _by_key(timers: TimerStore, query: Query) -> Steps[Page]:
     """Return the pending timers with a key, found through the key index."""
     end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
     topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.transfers.owned else [])]
@@ -82,10 +85,21 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
     rows = listed_rows(timed[pending], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
     rows = first_rows(rows, max(int(rows.size), 1))
-    shown = [describe(timers, row) for row in rows]
+    yield
+    shown = yield from _described(timers, rows)
     fits = [timer for timer in shown if query.includes(timer)]
     page = fits[query.skip : query.skip + query.limit]
     return Page(page, min(query.skip, len(fits)), None, [])
+
+
+def _described(timers: TimerStore, rows: Rows) -> Steps[list[dict[str, object]]]:
+    """Return the data of timers, some in each step."""
+    shown: list[dict[str, object]] = []
+    for row in rows:
+        shown.append(describe(timers, row))
+        if len(shown) % DESCRIBED_PER_STEP == 0:
+            yield
+    return shown
 
 
 def describe(timers: TimerStore, row: Row) -> dict[str, object]:

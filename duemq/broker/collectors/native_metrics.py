@@ -28,6 +28,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from delayed_delivery.steps import collected
 from duemq.broker.collectors.consumer_lag import GroupLag, group_lags, is_system_group
 from duemq.metrics.kernels import (
     DELAY,
@@ -72,7 +73,6 @@ TYPE_NAMES: Final = {
     PRIORITY: "priority",
 }
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
-ROWS_PER_TURN: Final = 256
 
 Rows = Iterable[tuple[Sequence[str], float]]
 FamilyMaker = Callable[[], Iterable[Metric]]
@@ -108,7 +108,7 @@ class NativeCollector:
         lags = await group_lags(parts, now_ms)
         traffic = Traffic(
             stored=_stored(parts),
-            pulled=await _in_turns(_pulled(parts)),
+            pulled=await collected(_pulled(parts)),
             delays=_delays(parts),
             is_system=parts.topics.is_system,
         )
@@ -189,16 +189,6 @@ def _made(families: Iterable[Metric]) -> FamilyMaker:
     """Make a limited number of families now; return the function that returns them."""
     made = list(families)
     return lambda: made
-
-
-async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
-    """Return all rows; other tasks run after every ROWS_PER_TURN rows."""
-    collected: list[RowT] = []
-    for row in rows:
-        collected.append(row)
-        if len(collected) % ROWS_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return collected
 
 
 def _traffic(traffic: Traffic) -> Iterator[Metric]:

@@ -199,7 +199,8 @@ def test_malformed_requests_are_refused(tmp_path: Path) -> None:
 
 
 def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_hits, "SLICE_HITS", 1)
+    monkeypatch.setattr(pending_hits, "SLICE_HITS_MIN", 1)
+    monkeypatch.setattr(pending_hits, "SLICE_HITS_MAX", 1)
 
     async def work(rig: Rig) -> None:
         [page] = await rig.pages(topic="T", from_ms=rig.clock.now_ms() + HOUR_MS)
@@ -214,10 +215,27 @@ def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.M
     with_broker(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    ("count", "took_s", "size"),
+    [
+        (64, 0.0, 128),
+        (64, 0.0001, 128),
+        (128, 0.002, 128),
+        (256, 0.004, 128),
+        (256, 1.0, 64),
+        (400, 0.001, 512),
+        (512, 0.0021, 487),
+    ],
+)
+def test_a_slice_takes_about_two_ms(count: int, took_s: float, size: int) -> None:
+    assert pending_hits.next_size(count, took_s) == size
+
+
 def test_each_turn_reads_a_bounded_number_of_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_hits, "SLICE_HITS", 2)
+    monkeypatch.setattr(pending_hits, "SLICE_HITS_MIN", 2)
+    monkeypatch.setattr(pending_hits, "SLICE_HITS_MAX", 2)
     monkeypatch.setattr(pending_hits, "PIECE_HITS", 3)
     turns, read = [0], Counter[int]()
     owners = key_search.owners

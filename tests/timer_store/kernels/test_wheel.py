@@ -85,9 +85,12 @@ def test_counts_of_slots(
         naive[index] += num
     fullest = np.zeros((3, 2), np.int64)
     with wheel_of(slots_) as pages:
-        span = (first, first + count)
-        counts.bin_slots(WHEEL, pages, span, (from_ms, width_ms, 500), bins)
-        used, full = counts.fullest_slots(WHEEL, pages, span, 50, fullest)
+        used = full = 0
+        middle = first + count // 3
+        for span in ((first, middle), (middle, first + count)):
+            counts.bin_slots(WHEEL, pages, span, (from_ms, width_ms, 500), bins)
+            part = counts.fullest_slots(WHEEL, pages, span, 50, fullest)
+            used, full = used + part[0], full + part[1]
     assert bins.tolist() == naive
     assert (used, full) == (len(expected), sum(num >= 50 for _, num in expected))
     top = sorted(((num, tick) for tick, num in expected), reverse=True)[:3]

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_delivery.steps import at_once
 from duemq_common.errors import CorruptStore
 from tests.support.golden_stores import golden_store
 from tests.support.timer_logs import NOW_MS
 from timer_store import layout
 from timer_store.kernels.wheel import PAGE_BYTES, put_slot
 from timer_store.layout import WHEEL_BYTES, WHEEL_SLOTS
+from timer_store.log import wheel as module
 from timer_store.log.wheel import NO_UNITS, Slot, TimerWheel
 
 SECOND = 1_000
@@ -232,6 +234,19 @@ def test_the_forecast(wheel: TimerWheel) -> None:
     put(wheel, NOW_MS + 70 * SECOND, num=-3)
     assert wheel.forecast(NOW_MS, 60_000, 3).tolist() == [3, 12, 16]
     assert wheel.forecast(NOW_MS + 500, 60_000, 1).tolist() == [7]
+
+
+def test_counts_in_several_steps(wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_SLOTS", 100)
+    nums = {0: 4, 99: 7, 100: 2, 250: 9, 251: 0, 1_000: 7, LAP_MS // SECOND - 1: 5}
+    for n, num in nums.items():
+        put(wheel, NOW_MS + n * SECOND, num=num)
+    used, full, fullest = at_once(wheel.fullest(NOW_MS, 4, 5))
+    ticks = [NOW_MS // SECOND + n for n in (250, 1_000, 99, LAP_MS // SECOND - 1)]
+    assert (used, full) == (6, 4)
+    assert fullest.tolist() == [[9, ticks[0]], [7, ticks[1]], [7, ticks[2]], [5, ticks[3]]]
+    assert wheel.total(NOW_MS) == sum(nums.values())
+    assert wheel.forecast(NOW_MS, 100 * SECOND, 3).tolist() == [11, 2, 9]
 
 
 def test_slots_with_impossible_times_are_counted(wheel: TimerWheel) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from delayed_delivery.steps import at_once
 from tests.support.timer_rig import TimerRig
 from timer_store.kernels import forecast as kernels
 from timer_store.kernels.forecast import bin_of, move_rolled
@@ -29,9 +30,9 @@ def rig(tmp_path: Path) -> Iterator[TimerRig]:
 
 def whole(rig: TimerRig, span: Span) -> list[int]:
     """Return all bins, combined from the pieces."""
-    bins, pos = forecast(rig.timers, span)
+    bins, pos = at_once(forecast(rig.timers, span))
     while pos is not None:
-        more, pos = forecast(rig.timers, span, pos)
+        more, pos = at_once(forecast(rig.timers, span, pos))
         bins = bins + more
     return bins.tolist()
 

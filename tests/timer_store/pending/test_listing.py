@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from delayed_delivery.steps import at_once
 from tests.support.timer_rig import TimerRig
 from timer_store.pending import walk
 from timer_store.pending.listed_rows import without_duplicates
@@ -32,7 +33,7 @@ def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, 
     """Return all timers of a list, page by page."""
     found, cursor = [], Cursor()
     for _ in range(10_000):
-        page = list_timers(rig.timers, Query(limit=limit, cursor=cursor, **query))
+        page = at_once(list_timers(rig.timers, Query(limit=limit, cursor=cursor, **query)))
         assert len(page.timers) <= limit
         found += page.timers
         if page.cursor is None:
@@ -101,7 +102,7 @@ def test_a_key_is_found_through_the_index(rig: TimerRig) -> None:
     assert dues(listed(rig, 1_000, key="k3")) == with_key
     [one] = listed(rig, key=f"U{expected[17][0]}")
     assert (one["due_ms"], one["keys"]) == (expected[17][0], f"k{expected[17][0] % 7} all")
-    page = list_timers(rig.timers, Query(key="all", skip=20, limit=5))
+    page = at_once(list_timers(rig.timers, Query(key="all", skip=20, limit=5)))
     assert dues(page.timers) == [due_ms for due_ms, _ in expected[20:25]]
     rig.advance(expected[30][0] - rig.clock.now_ms())
     assert dues(listed(rig, 1_000, key="all")) == [due_ms for due_ms, _ in expected[31:]]
@@ -113,7 +114,7 @@ def test_skipped_pages(rig: TimerRig, horizon_ms: int) -> None:
     skip, cursor, found = 50, Cursor(), list[Any]()
     while cursor is not None and len(found) < 10:
         query = Query(skip=skip, limit=10 - len(found), cursor=cursor)
-        page = list_timers(rig.timers, query)
+        page = at_once(list_timers(rig.timers, query))
         skip, cursor, found = skip - page.skipped, page.cursor, found + page.timers  # type: ignore[assignment]
     assert dues(found) == [due_ms for due_ms, _ in expected[50:60]]
 
@@ -195,7 +196,7 @@ def test_a_timer_that_rolls_between_two_pages_is_listed_once(
     wanted = put_random(rig, 100, 3 * HOUR_MS)
     found, cursor = [], Cursor()
     while cursor is not None:
-        page = list_timers(rig.timers, Query(limit=limit, cursor=cursor))
+        page = at_once(list_timers(rig.timers, Query(limit=limit, cursor=cursor)))
         found += dues(page.timers)
         cursor = page.cursor  # type: ignore[assignment]
         rig.advance(step_ms)

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delayed_delivery.pending import Verdict
+from delayed_delivery.steps import at_once
 from tests.support.timer_rig import TimerRig
 from timer_store.pending import walk
 from timer_store.pending.listing import list_timers
@@ -82,7 +83,7 @@ class ListedTimers:
         found, cursor = list[tuple[int, int]](), Cursor()
         for number in range(PAGES_MAX):
             limit = limits[number % len(limits)]
-            page = list_timers(self.rig.timers, Query(limit=limit, cursor=cursor, **query))
+            page = at_once(list_timers(self.rig.timers, Query(limit=limit, cursor=cursor, **query)))
             assert len(page.timers) <= limit
             assert not page.damage
             found += [(timer["due_ms"], timer["commit_log_offset"]) for timer in page.timers]  # type: ignore[misc]
