@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from duemq_common import config_sums, json_dialect
 from duemq_common.errors import CorruptStore
+from duemq_common.existence import exists
 
 log = logging.getLogger(__name__)
 CONFIG_BYTES_MAX = 256 << 20
@@ -80,8 +81,9 @@ class ConfigFile:
                 return content
         if failure is None:
             return None
+        state = "invalid too" if exists(backup) else "missing"
         remedy = (
-            "Repair it or restore it from a copy (its .bak is invalid too). To start with the "
+            f"Repair it or restore it from a copy ({backup.name} is {state}). To start with the "
             f"defaults, delete {self.path.name} and {backup.name}"
         )
         raise CorruptStore(self.path, 0, str(failure), remedy) from failure

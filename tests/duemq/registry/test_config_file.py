@@ -61,7 +61,9 @@ def test_data_that_cannot_be_read_is_an_error(
     for name, text in (("t.json", main), ("t.json.bak", backup)):
         if text is not None:
             (tmp_path / name).write_text(text)
-    with pytest.raises(CorruptStore, match=r"t\.json.*restore it from a copy"):
+    state = "missing" if backup is None else "invalid too"
+    text = rf"t\.json.*restore it from a copy \(t\.json\.bak is {state}\)"
+    with pytest.raises(CorruptStore, match=text):
         ConfigFile(tmp_path / "t.json").load(number)
 
 
