@@ -132,7 +132,7 @@ class TopicAdminProcessor:
             except OSError as error:
                 text = f"the queues of topic {name} cannot be deleted: {error}. Try again"
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-            self._offsets.remove_topic(name)
+            self._offsets.restart_topic(name)
             await self._forget(name)
 
     async def all_topics(self, request: Request) -> Response:

@@ -143,7 +143,7 @@ class AckProcessor:
             return self._change_orderly(
                 GroupQueue(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
             )
-        self._check_topic(topic, queue_id, offset, receipt.pop_ms)
+        self._check_topic(GroupQueue(group, topic, queue_id), offset, receipt.pop_ms)
         if receipt.visible_ms <= now_ms:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
@@ -266,16 +266,23 @@ class AckProcessor:
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
             )
 
-    def _check_topic(self, topic: str, queue_id: int, offset: int, pop_ms: int) -> None:
+    def _check_topic(self, queue: GroupQueue, offset: int, pop_ms: int) -> None:
         """Check that the topic was not deleted and created again since a pop.
+
+        A group that has not popped the message of the new topic has the receipt of the deleted
+        one. Otherwise times decide.
 
         Raises:
             RequestError: NO_MESSAGE: the message was stored after the pop.
         """
+        topic, queue_id = queue.topic, queue.queue_id
         if not self._store.queues.deletions.before(topic):
             return
         units = self._store.units(topic, queue_id, offset, 1)
-        if units.size and self._store.store_ms(int(units[0]["phys_offset"])) > pop_ms:
+        is_popped = offset < (self._offsets.popped(queue) or 0)
+        if units.size and not (
+            is_popped and self._store.store_ms(int(units[0]["phys_offset"])) <= pop_ms
+        ):
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
                 f"message {offset} of {topic}/{queue_id} was stored after the pop: the topic was "

@@ -315,7 +315,7 @@ class PullProcessor:
         pull = checked.request
         first, end, queue_end = self._read_bounds(checked)
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
-        if reset is not None:
+        if reset is not None and reset != pull.offset:
             return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
         decided = outcome_of_offset(pull.offset, first, end, queue_end=queue_end)
         if decided is not None:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 from duemq.net.memory import MemoryBudget
@@ -199,7 +200,7 @@ class OffsetManager(SavedTable):
         return count
 
     def remove_deleted(self) -> None:
-        """Remove the offsets of topics that were deleted after the table was written.
+        """Reset the offsets of topics that were deleted after the table was written.
 
         The queues of a topic that was created again with the same name begin at 0.
         """
@@ -208,7 +209,7 @@ class OffsetManager(SavedTable):
             return
         for topic in {topic for topic, _ in self._table}:
             if store.queues.deletions.before(topic) > last:
-                self.remove_topic(topic)
+                self.restart_topic(topic)
 
     def follow(self, store: MessageStore, groups_read_again: Collection[str]) -> None:
         """Adjust the offsets to a log that has lost its end since the file was written.
@@ -445,6 +446,34 @@ class OffsetManager(SavedTable):
     def remove_topic(self, topic: str) -> None:
         """Remove all offsets of a topic. Source: cleanOffsetByTopic"""
         self._remove([key for key in self._keys() if key[0] == topic])
+
+    def restart_topic(self, topic: str) -> None:
+        """Remove all offsets of a deleted topic, and reset its groups to 0 until their next pull.
+
+        The consumers that are connected have the offsets of the deleted topic: if it is created
+        again, they would commit them, and never get the messages before them.
+        """
+        queues = {
+            (group, queue_id)
+            for table in (self._table, self._pulled)
+            for (name, group), offsets in table.items()
+            if name == topic
+            for queue_id in offsets
+        }
+        self.remove_topic(topic)
+        with suppress(RequestError):  # a limit is reached
+            for group, queue_id in queues:
+                self._put(self._resets, group, topic, queue_id, 0)
+
+    def remove_queue(self, topic: str, queue_id: int) -> None:
+        """Remove the offsets of all groups in one queue."""
+        for key in [key for key in self._table if key[0] == topic]:
+            queues = self._table[key]
+            charged = _charged_bytes(queues)
+            if queues.pop(queue_id, None) is not None:
+                self._memory.free(charged - _charged_bytes(queues))
+                self._rows.change(key)
+                self._dirty = True
 
     def remove_group(self, group: str) -> None:
         """Remove all offsets of a group. Source: removeOffset"""

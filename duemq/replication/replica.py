@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from duemq.configuration.replication_config import ReplicationConfig
@@ -33,6 +34,7 @@ from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
+from duemq.replication.topic_deletions import TopicDeletions
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode
 from duemq_common.errors import DueMQError, PeerError
@@ -171,7 +173,8 @@ def replica_of(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes.replace_by,
     }
-    store.raw.restarted.append(offsets.remove_topic)
+    store.raw.restarted.append(partial(_remove_offsets, offsets))
+    store.raw.observers.append(TopicDeletions(store, clock).on_replicated)
     progress = {RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by}
     synchronize = SlaveSynchronize(copied, progress, store, clock, connect)
     store.retention.add_pin(lambda: synchronize.first_needed, owner="the master's log")
@@ -200,6 +203,14 @@ def replica_of(
     synchronize.follow(member.role.master_address)
     finder = HaAddressFinder(connect(member.role.master_address), clock)
     return Replica(store, long_polls, ha, synchronize, clock, finder)
+
+
+def _remove_offsets(offsets: OffsetManager, topic: str, queue_id: int | None) -> None:
+    """Remove the offsets of queues that begin at 0 again."""
+    if queue_id is None:
+        offsets.remove_topic(topic)
+    else:
+        offsets.remove_queue(topic, queue_id)
 
 
 def with_master_config(

@@ -263,11 +263,14 @@ class QueueSet:
         """
         for slot in self._slots_of(name):
             queue = self.of_slot(slot)
-            if queue.min_offset == 0 and queue.log_offset(0) >= log_offset:
-                continue
-            self._backlog = [block for block in self._backlog if block[0] != slot]
-            queue.discard()
-            self.topics.set_next_offset(slot, 0)
+            if queue.min_offset > 0 or queue.log_offset(0) < log_offset:
+                self.restart(slot)
+
+    def restart(self, slot: int) -> None:
+        """Remove the files of a queue; its numbering starts at 0 again."""
+        self._backlog = [block for block in self._backlog if block[0] != slot]
+        self.of_slot(slot).discard()
+        self.topics.set_next_offset(slot, 0)
 
     def _slots_of(self, name: str) -> list[int]:
         index = self.topics.find(name)

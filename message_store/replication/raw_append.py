@@ -14,7 +14,7 @@ connection once; if the master sends it again, it is appended:
     topic, queue             impossible: the record is kept, and is in no queue
     queue offset             a gap too long for the log between both records, or an offset that the
                              queue already has: in no queue. 0: the master has deleted the topic,
-                             and its queues are removed here, too
+                             and its queues are removed here, too: those that are known to be older
 
 If a master has bridged damage in its log, the queue offsets of lost messages are missing: a gap.
 """
@@ -56,7 +56,8 @@ class RawAppender:
             a log offset after the last known record of the deleted topic.
     Attributes:
         observers: Called with the slots of the queues that grew, once their units are written.
-        restarted: Called with the name of a topic whose queues begin at 0 again.
+        restarted: Called with the name of a topic whose queues begin at 0 again, and the queue id
+            if it is known of one queue only, else None.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class RawAppender:
         self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
         self.observers: list[Observer] = []
-        self.restarted: list[Callable[[str], None]] = []
+        self.restarted: list[Callable[[str, int | None], None]] = []
 
     def append(self, offset: int, data: Bytes) -> int:
         """Append the leading complete records of `data`; return the number of processed bytes.
@@ -237,15 +238,34 @@ class RawAppender:
 
     def _restart_queue(self, row: Row, name: str, slot: int) -> None:
         """Remove the queues of a topic whose records begin at 0 again; else use no queue."""
-        if row["queue_offset"] == 0:
-            self._notice(f"the master has deleted the topic {name}: its queues begin at 0 again")
-            queue = self._queues.of_slot(slot)
-            last = queue.log_offset(queue.max_offset - 1)
-            self._restart_topic(name, last + 1 if last >= 0 else int(row["phys_offset"]))
-            for observer in self.restarted:
-                observer(name)
-        else:
+        if row["queue_offset"] != 0:
             row["topic_index"] = layout.IN_NO_QUEUE
+            return
+        queue = self._queues.of_slot(slot)
+        last = queue.log_offset(queue.max_offset - 1)
+        if last >= 0:
+            self.delete_topic(name, last + 1)
+            return
+        # Retention has removed its records: other queues may be those of the new topic.
+        queue_id = int(row["queue_id"])
+        self._notice(f"queue {queue_id} of {name} begins at 0 again")
+        self._queues.restart(slot)
+        for observer in self.restarted:
+            observer(name, queue_id)
+
+    def delete_topic(self, name: str, before: int) -> None:
+        """Remove the queues of a topic that the master has deleted.
+
+        Args:
+            before: Log offset after the records of the deleted topic that are known.
+        Raises:
+            OSError: The disk refused it; the call can be repeated.
+        """
+        if self._queues.holds(name):
+            self._notice(f"the master has deleted the topic {name}: its queues begin at 0 again")
+            self._restart_topic(name, before)
+        for observer in self.restarted:
+            observer(name, None)
 
     def _write(self, rows: Rows, data: Bytes, base: int, first: int) -> None:
         """Write records that `place` has numbered, and their units."""

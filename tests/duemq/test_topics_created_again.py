@@ -12,9 +12,12 @@ import pytest
 
 from duemq.pop.pop_offsets import GroupQueue
 from duemq_common.clock import FakeClock
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.request import Response
+from message_store.queues.deleted_topics import Deletions
+from message_store.store import MessageStore
 from tests.support.pop_client import PopClient, advance, send
-from tests.support.running_broker import BrokerClient, running, small
+from tests.support.running_broker import BrokerClient, bodies_of, running, small
 
 TOPIC = {
     "topic": "T",
@@ -39,6 +42,14 @@ async def create_again(remote: BrokerClient) -> None:
     assert deleted.code == 0, deleted.remark
     await create(remote)
     await send(remote, *NEW)
+
+
+async def pull(remote: BrokerClient, offset: int) -> Response:
+    """Pull without waiting for a message."""
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset}
+    fields |= {"maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0}
+    fields |= {"subscription": "*", "subVersion": 0}
+    return await remote.call(RequestCode.PULL_MESSAGE, fields)
 
 
 Scene = Callable[[Any, BrokerClient, FakeClock], Awaitable[None]]
@@ -72,9 +83,35 @@ def test_committed_offsets(tmp_path: Path) -> None:
         await create_again(remote)
 
     async def after(broker: Any, remote: BrokerClient, clock: FakeClock) -> None:
-        assert broker.parts.offsets.query("g", "T", 0) is None
+        offsets = broker.parts.offsets
+        assert (offsets.topics_of("g"), offsets.pending_reset("g", "T", 0)) == ([], 0)
 
     lives(tmp_path, before, after)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_pulls_of_a_connected_consumer(tmp_path: Path, offset: int) -> None:
+    """Its offset is that of the deleted topic, which it commits and pulls from."""
+
+    async def scene(broker: Any, remote: BrokerClient, clock: FakeClock) -> None:
+        async def commit() -> None:
+            fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
+            assert (await remote.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+
+        await create(remote)
+        await send(remote, *OLD)
+        assert bodies_of(await pull(remote, 0)) == list(OLD)
+        await commit()
+        await create_again(remote)
+        await commit()
+        if offset:
+            moved = await pull(remote, offset)
+            assert (moved.code, moved.fields["nextBeginOffset"]) == (21, "0")
+        assert bodies_of(await pull(remote, 0)) == list(NEW)
+        await commit()
+        assert broker.parts.offsets.query("g", "T", 0) == offset
+
+    lives(tmp_path, scene)
 
 
 @pytest.mark.parametrize("is_persisted", [False, True])
@@ -133,15 +170,16 @@ def test_orderly_pops(tmp_path: Path, is_killed: bool) -> None:
     lives(tmp_path, before, *([after] if is_killed else []))
 
 
-def test_a_changed_invisible_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_ms", [10, -3_600_000])
+def test_a_changed_invisible_time(tmp_path: Path, step_ms: int) -> None:
     async def scene(broker: Any, remote: BrokerClient, clock: FakeClock) -> None:
         await create(remote)
         await send(remote, *OLD)
         client = PopClient(remote, clock)
         popped = await client.pop()
-        clock.advance(10)
+        clock.advance(step_ms)
         await create_again(remote)
-        await client.change(popped[0], 5_000)
+        assert (await client.change(popped[0], 5_000)).code == ResponseCode.NO_MESSAGE
         new = await client.pop(invisibleTime=600_000)
         assert [each.body for each in new] == list(NEW)
         await advance(broker, clock, 70_000, by_ms=10_000)
@@ -188,3 +226,59 @@ def test_a_send_while_a_topic_is_deleted(
         assert [each.body for each in popped] == list(NEW)
 
     lives(tmp_path, scene)
+
+
+STEPS = {
+    "in topics.json": (MessageStore, "detach_topic", False),
+    "detached": (MessageStore, "detach_topic", True),
+    "recorded": (Deletions, "write", True),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_while_a_topic_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The topic is created again without another deletion."""
+    owner, name, is_after = STEPS[step]
+    root, killed = tmp_path / "0", tmp_path / "killed"
+    clock = FakeClock()
+
+    async def before() -> None:
+        async with running(small(root), clock=clock) as (broker, remote):
+            await create(remote)
+            await send(remote, *OLD)
+            client = PopClient(remote, clock)
+            first, *_ = await client.pop()
+            await client.ack(first)
+            broker.parts.offsets.persist()
+            real = getattr(owner, name)
+
+            def call(self: Any, *values: Any) -> Any:
+                result = real(self, *values) if is_after else None
+                if not killed.exists():
+                    shutil.copytree(root, killed, ignore=shutil.ignore_patterns("*.tmp"))
+                return result if is_after else real(self, *values)
+
+            monkeypatch.setattr(owner, name, call)
+            deleted = await remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            assert deleted.code == 0
+            monkeypatch.undo()
+
+    async def after() -> None:
+        async with running(small(killed), clock=clock) as (broker, remote):
+            assert broker.parts.topics.find("T") is None
+            await create(remote)
+            await send(remote, *NEW)
+            client, bodies = PopClient(remote, clock), list[bytes]()
+            for _ in range(2):
+                for each in await client.pop():
+                    bodies.append(each.body)
+                    await client.ack(each)
+                await advance(broker, clock, 70_000, by_ms=10_000)
+            assert [body for body in bodies if body in NEW] == list(NEW)
+            assert all(bodies.count(body) == 1 for body in bodies)
+
+    asyncio.run(before())
+    clock.advance(1)
+    asyncio.run(after())

@@ -72,9 +72,11 @@ def test_a_topic_that_the_master_has_created_again_has_no_offsets(tmp_path: Path
             offsets = broker.parts.offsets
             for topic in ("T", "U"):
                 offsets.commit("G", topic, 0, 3)
+                offsets.commit("G", topic, 1, 3)
             for observer in broker.store.raw.restarted:
-                observer("T")
-            assert offsets.topics_of("G") == ["U"]
+                observer("T", None)
+                observer("U", 0)
+            assert dict(offsets.of_group("G")) == {"U": {1: 3}}
 
     asyncio.run(main())
 

@@ -113,7 +113,7 @@ def test_a_topic_that_the_master_deleted_begins_at_0_again(tmp_path: Path, resta
     data = log_of([*old, *new])
     with open_store(tmp_path) as store:
         restarted: list[str] = []
-        store.raw.restarted.append(restarted.append)
+        store.raw.restarted.append(lambda name, _: restarted.append(name))
         with pytest.raises(ReplicationFault, match="queue 1 of T ends at 1"):
             append(store, data)
         assert restarted == []
@@ -151,3 +151,20 @@ def test_messages_of_a_topic_that_was_created_again_with_more_queues_are_kept(
                 [],
                 [b"4", b"5", b"7"],
             ]
+
+
+def test_a_queue_without_records_begins_at_0_again_and_the_others_are_kept(tmp_path: Path) -> None:
+    """Retention has removed the records of the deleted topic, so its end is not known."""
+    old: list[dict[str, Any]] = [{}, {}]
+    new = [{"queue_id": 2, "queue_offset": 0}, {"queue_id": 2, "queue_offset": 1}]
+    data = log_of([*old, *new, {"queue_offset": 0}, {"queue_id": 2, "queue_offset": 2}])
+    with open_store(tmp_path) as store:
+        append(store, log_of(old))
+        store.queues.correct_min(store.max_offset)
+        restarted: list[tuple[str, int | None]] = []
+        store.raw.restarted.append(lambda *names: restarted.append(names))
+        with pytest.raises(ReplicationFault, match="queue 0 of T ends at 2"):
+            append(store, data)
+        append(store, data)
+        assert [bodies(store, 0), bodies(store, 2)] == [[b"4"], [b"2", b"3", b"5"]]
+        assert restarted == [("T", 0)]
