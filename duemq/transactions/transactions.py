@@ -121,11 +121,27 @@ class Transactions:
             if missing := await self._store.wait_confirmed(self._store.max_offset):
                 raise not_confirmed("the transaction was already ended", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
+        if verdict == COMMIT:
+            self._check_topic(topic)
         with self.queue.lock(offset):
             missing = await self._finish(half, commit=verdict == COMMIT)
         if missing:
             raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
+
+    def _check_topic(self, name: str) -> None:
+        """Check that consumers can read a topic; the half message of a deleted one stays.
+
+        Raises:
+            RequestError: TOPIC_NOT_EXIST.
+        """
+        topics = self._store.topics
+        row = topics.arrays.topics[index := topics.find(name)]
+        if topics.has_routes and (index < 0 or not (row["write_queues"] or row["read_queues"])):
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist: the half message can be committed once it is created",
+            )
 
     async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
         """Append the records that end a transaction; return the missing confirmation, if any."""

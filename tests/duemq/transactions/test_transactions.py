@@ -396,3 +396,25 @@ def test_a_half_message_of_another_topic_is_no_copy(run: Callable[..., Any], rig
     rig.reopen()
     run(rig.end(row))
     assert [record.body for record in rig.records("T", 1)] == [b"kept"]
+
+
+def test_a_commit_waits_until_a_deleted_topic_is_created_again(
+    run: Callable[..., Any], rig: Rig
+) -> None:
+    """Its message would be in a queue that no consumer reads, and not in quarantine."""
+
+    def route(name: str, queues: int) -> None:
+        rig.store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
+
+    committed, rolled_back = rig.send(key="a"), rig.send(key="b")
+    route("U", 1)
+    route("T", 0)
+    with pytest.raises(RequestError, match="not exist") as refused:
+        run(rig.end(committed))
+    assert refused.value.code == ResponseCode.TOPIC_NOT_EXIST
+    run(rig.end(rolled_back, ROLLBACK))
+    assert rig.records("T", 1) == []
+    route("T", 2)
+    for row in (committed, rolled_back):
+        run(rig.end(row))
+    assert len(rig.records("T", 1)) == 1
