@@ -122,6 +122,7 @@ class LevelsMachine(RuleBasedStateMachine):
         self.high_ms = self.clock.now_ms()
         self.number = 0
         self.disk_full = False
+        self.tables: list[bytes] = []  # contents of delayOffset.json, oldest first
 
     @property
     def rig(self) -> Rig:
@@ -197,6 +198,7 @@ class LevelsMachine(RuleBasedStateMachine):
 
     def do_persist(self) -> None:
         assert self.driver.do(self.rig.persist)
+        self.tables.append((self.root / "config" / "delayOffset.json").read_bytes())
 
     def do_disk(self) -> None:
         if not self.disk_full:
@@ -226,7 +228,7 @@ class LevelsMachine(RuleBasedStateMachine):
 
     @rule(
         cut=st.sampled_from([0, 1, 50, 400, 5_000, 40_000]),
-        lost=st.sampled_from(["", "queue", "offsets", "mark"]),
+        lost=st.sampled_from(["", "queue", "offsets", "older offsets", "mark"]),
     )
     def crash(self, cut: int, lost: str) -> None:
         store = self.rig.store
@@ -261,6 +263,8 @@ class LevelsMachine(RuleBasedStateMachine):
         elif what == "offsets":
             (config / "delayOffset.json").unlink(missing_ok=True)
             (config / "delayOffset.json.bak").unlink(missing_ok=True)
+        elif what == "older offsets" and self.tables:
+            (config / "delayOffset.json").write_bytes(self.tables[len(self.tables) // 2])
         elif what == "mark":
             (config / "duemq.mark").unlink(missing_ok=True)
 
