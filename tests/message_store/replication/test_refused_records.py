@@ -162,7 +162,7 @@ def test_a_queue_without_records_begins_at_0_again_and_the_others_are_kept(tmp_p
         append(store, log_of(old))
         store.queues.correct_min(store.max_offset)
         restarted: list[tuple[str, int | None]] = []
-        store.raw.restarted.append(lambda *names: restarted.append(names))
+        store.raw.restarted.append(lambda name, queue_id: restarted.append((name, queue_id)))
         with pytest.raises(ReplicationFault, match="queue 0 of T ends at 2"):
             append(store, data)
         append(store, data)
