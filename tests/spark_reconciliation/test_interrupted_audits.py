@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +17,8 @@ from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.jobs.run import AuditRequest, run_audit, write_whole
 from tests.spark_reconciliation.conftest import IN_TEST_ALL, session_of_each
-from tests.support.commands import TIMEOUT_S, duemq, environment
+from tests.support.commands import duemq, environment
+from tests.support.forked_programs import AUDITS, run_forked
 from tests.support.migration_rig import MigrationRig
 from tests.support.planted_faults import plant
 from tests.support.requirements import Missing, need_commands, skip_without
@@ -48,18 +48,21 @@ from duemq.cli import main
 main()
 """
 ON_SMALL_DISK = """
-disk=$1 size=$2; shift 2
-mount -t tmpfs -o size=$size tmpfs "$disk"
-"$@"
-code=$?
-find "$disk" -type f -printf "left %p\\n"
-exit $code
-"""
-SPILLING = """
-from spark_reconciliation.local import streams
-streams.SPILL_BYTES = 0
+import atexit, ctypes, subprocess, sys
+from pathlib import Path
 from duemq.cli import main
-main()
+from spark_reconciliation.local import streams
+
+disk, size, spilled, *sys.argv[1:] = sys.argv[1:]
+ctypes.CDLL(None).unshare(0x20000)  # CLONE_NEWNS
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+streams.SPILL_BYTES = int(spilled) if spilled else streams.SPILL_BYTES
+try:
+    main()
+finally:
+    atexit._run_exitfuncs()
+    print(*(f"left {path}\\n" for path in Path(disk).rglob("*") if path.is_file()), sep="", end="")
 """
 
 
@@ -68,23 +71,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plant(tmp_path_factory.mktemp("planted") / "store", plain=3_000).root
 
 
-def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env=environment(**more),
-    )
-
-
 @pytest.mark.parametrize("place", ["rows", "report.html"])
 def test_a_killed_audit_leaves_no_result(store: Path, tmp_path: Path, place: str) -> None:
     out, report, ledger = tmp_path / "out", tmp_path / "report.html", tmp_path / "ledger"
     words = ["reconcile", "run", str(store), "--report", str(report)]
     words += ["--ledger", f"sqlite:///{ledger}", "--out", str(out)]
-    killed = run(sys.executable, "-c", KILLED, place, *words)
+    killed = run_forked(AUDITS, KILLED, place, *words, environment=environment())
     assert killed.returncode == -9, killed.stderr
     assert killed.stdout == ""
     assert not report.exists()
@@ -112,7 +104,7 @@ def test_a_full_disk_at_the_output(
 ) -> None:
     """Args: left: number of files that remain: the lock of an export, and of a state."""
     given = (word.replace("STORE", str(store)).replace("DISK", str(tmp_path)) for word in words)
-    done = on_small_disk(tmp_path, kilobytes, sys.executable, "-m", "duemq", *given)
+    done = on_small_disk(tmp_path, kilobytes, *given)
     assert done.returncode == 2, done.stdout + done.stderr
     [line] = done.stderr.splitlines()
     assert "No space left on device" in line
@@ -127,8 +119,7 @@ def test_a_full_disk_for_temporary_files(tmp_path: Path) -> None:
         broker.step()
     broker.rig.close()
     words = ("reconcile", "run", str(broker.rig.root), "--ledger", "none")
-    command = (sys.executable, "-c", SPILLING, *words)
-    done = on_small_disk(disk, 20, *command, TMPDIR=str(disk))
+    done = on_small_disk(disk, 20, *words, spilled="0", TMPDIR=str(disk))
     assert done.returncode == 2, done.stdout + done.stderr
     [line] = done.stderr.splitlines()
     assert "No space left on device" in line
@@ -137,15 +128,19 @@ def test_a_full_disk_for_temporary_files(tmp_path: Path) -> None:
 
 
 def on_small_disk(
-    disk: Path, kilobytes: int, *command: str, **more: str
+    disk: Path, kilobytes: int, *words: str, spilled: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that sees a small disk at a directory; print the files that it leaves."""
+    """Run a command that sees a small disk at a directory; print the files that it leaves.
+
+    Args:
+        spilled: Bytes above which streams are in temporary files; empty: the default.
+    """
     with skip_without():
         need_commands("unshare", "mount")
         if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
             raise Missing("mount namespaces")
-    script = ("unshare", "-m", "bash", "-c", ON_SMALL_DISK, "disk", str(disk), f"{kilobytes}k")
-    return run(*script, *command, **more)
+    given = (str(disk), f"{kilobytes}k", spilled, *words)
+    return run_forked(AUDITS, ON_SMALL_DISK, *given, environment=environment(**more))
 
 
 def test_a_file_that_exists_is_replaced_at_once(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,8 @@ import pytest
 
 from spark_reconciliation.state_folder import locked
 from tests.support.audited_rig import AuditedRig
-from tests.support.commands import TIMEOUT_S, duemq, environment
+from tests.support.commands import duemq, environment
+from tests.support.forked_programs import AUDITS, run_forked
 from tests.support.migration_rig import kill_opened
 
 KILLED = """
@@ -134,14 +133,8 @@ def test_a_killed_run_changes_nothing(rig: AuditedRig, tmp_path: Path, name: str
     result(rig.root, "--state", str(state))
     before = files_of(state)
     grow(rig)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, name, *words(rig.root, "--state", str(state))],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env=environment(),
-    )
+    run = words(rig.root, "--state", str(state))
+    killed = run_forked(AUDITS, KILLED, name, *run, environment=environment())
     assert (killed.returncode, killed.stdout) == (-9, ""), killed.stderr
     assert {name: data for name, data in files_of(state).items() if name in before} == before
     later = result(rig.root, "--state", str(state), code=1)

@@ -16,7 +16,7 @@ import pytest
 from message_store import kernels
 from message_store.kernels import folders, kernel_sources, module_of, sources_of
 from tests.support.extended import extended
-from tests.support.forked_programs import run_forked
+from tests.support.forked_programs import NUMBA, run_forked
 
 TOP = folders()["message_store"].parent
 SOURCES_MAX = 30
@@ -119,7 +119,10 @@ def environment_of(top: Path, cache: Path | None) -> dict[str, str]:
 
 
 def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
-    return run_forked(program, top, environment_of(top, cache)).split()
+    environment = environment_of(top, cache)
+    done = run_forked(NUMBA, program, environment=environment, folder=top)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def run_apart(top: Path, program: str, cache: Path) -> list[str]:
