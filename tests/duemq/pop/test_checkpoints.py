@@ -85,6 +85,13 @@ def test_a_checkpoint_of_an_old_broker_has_neither_distances_nor_broker() -> Non
     assert found.broker_name == "broker-a"
 
 
+def test_a_record_has_at_most_1_024_offsets() -> None:
+    body = APACHES["bAck"].replace("[17,20]", str(list(range(1_024))))
+    item = parse_revive_record(record_of(body.encode(), TAGS="bAck"), "b")
+    assert isinstance(item, Acknowledgement)
+    assert item.offsets == tuple(range(1_024))
+
+
 WRONG = {
     "no tag": (APACHES["ck"], {}),
     "another tag": (APACHES["ck"], {"TAGS": "x"}),
@@ -95,7 +102,7 @@ WRONG = {
     "number for a text": (APACHES["ack"].replace('"g"', "7"), {"TAGS": "ack"}),
     "distances": (APACHES["ck"].replace("[0,2,3]", '{"a":1}'), {"TAGS": "ck"}),
     "many": (
-        APACHES["bAck"].replace("[17,20]", str(list(range(2_000)))),
+        APACHES["bAck"].replace("[17,20]", str(list(range(1_025)))),
         {"TAGS": "bAck"},
     ),
 }

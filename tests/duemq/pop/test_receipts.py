@@ -29,6 +29,14 @@ def test_revive_queues_that_exist(queue: int) -> None:
     assert found.is_orderly is (queue == 999)
 
 
+def test_the_longest_number_and_the_longest_handle_are_read() -> None:
+    assert parse_receipt(f"{'9' * 18} 1 2 3 0 b 0 0", "b").start_offset == 10**18 - 1
+    name = "b" * (1_024 - len("0 1 2 3 0  0 0"))
+    assert parse_receipt(f"0 1 2 3 0 {name} 0 0", name).broker_name == name
+    with pytest.raises(ReceiptError, match="1025 characters"):
+        parse_receipt(f"0 1 2 3 0 {name} 0 00", name)
+
+
 WRONG = {
     "empty": "",
     "blanks": " " * 7,

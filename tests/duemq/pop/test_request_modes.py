@@ -44,6 +44,14 @@ def test_a_table_has_a_limit(tmp_path: Path) -> None:
         asyncio.run(modes.set("T", "h", RequestMode(POP)))
 
 
+def test_a_number_of_queues_is_an_int_of_java() -> None:
+    for shared in (-(1 << 31), (1 << 31) - 1):
+        assert RequestMode.of({"mode": POP, "popShareQueueNum": shared}) == RequestMode(POP, shared)
+    for shared in (-(1 << 31) - 1, 1 << 31):
+        with pytest.raises(ValueError, match="popShareQueueNum"):
+            RequestMode.of({"mode": POP, "popShareQueueNum": shared})
+
+
 @pytest.mark.parametrize(
     "text",
     [

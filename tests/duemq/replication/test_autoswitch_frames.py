@@ -31,6 +31,7 @@ from duemq.replication.layout import (
 )
 from duemq.replication.log_stream import HEARTBEATS_MAX, TRANSFER_BYTES_MAX
 from duemq.replication.own_log import OwnRecord
+from duemq_common.broker_ids import BROKER_ID_MAX
 from duemq_common.errors import ReplicationFault
 
 EPOCHS = Epochs.of([(1, 0), (5, 6_300), (9, 18_930)])
@@ -258,6 +259,13 @@ def test_a_controller_may_know_a_newer_epoch_than_the_masters_file() -> None:
     """Apache's file lacks an epoch that began where the one before it did."""
     log = replace(own(950, MINE), master_epoch=5)
     assert answered(log, 990, [(1, 0), (3, 500)]).data_to_send() == LogEndReport(492).encode()
+
+
+def test_a_master_reads_the_ids_of_replicas_up_to_the_limit() -> None:
+    for replica in (Handshake(1), Handshake(BROKER_ID_MAX)):
+        assert ReplicaFrames().receive(replica.encode()) == [replica]
+    with pytest.raises(ReplicationFault, match="has the id 2147483648"):
+        ReplicaFrames().receive(Handshake(BROKER_ID_MAX + 1).encode())
 
 
 # -- bad input ------------------------------------------------------------------------------------

@@ -280,3 +280,10 @@ def test_a_refused_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="no space"):
         file.append(9, 999)
     assert file.epochs == EpochFile(file.path).epochs == OURS
+
+
+def test_a_log_has_at_most_10_000_epochs() -> None:
+    entries = [(number, number) for number in range(10_001)]
+    assert len(Epochs.of(entries[1:]).entries) == 10_000
+    with pytest.raises(ValueError, match="the limit is 10000"):
+        Epochs.of(entries)

@@ -121,6 +121,15 @@ def test_answers() -> None:
     assert requests.altered_of(altered) == SET
 
 
+@pytest.mark.parametrize(
+    ("ids", "epoch"),
+    [([1], 0), ([1], (1 << 31) - 1), ([(1 << 63) - 1], 1), (list(range(1, 1_001)), 1)],
+)
+def test_sync_state_sets_at_each_bound(ids: list[int], epoch: int) -> None:
+    response = Response(body=in_sync(ids, epoch))
+    assert requests.altered_of(response) == SyncStateSet(frozenset(ids), epoch)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST])
 def test_an_election_names_the_set_in_the_body_and_its_epoch_in_the_header(code: int) -> None:
     members = b'{"brokerMemberGroup":{"brokerAddrs":{1:"h:1"}},"syncStateSet":[2]}'
@@ -189,7 +198,7 @@ def test_headers_that_no_controller_sends(response: Response) -> None:
         in_sync([1], "1"),
         in_sync([1], 1 << 31),
         in_sync([1], True),
-        in_sync(list(range(1, 1_100))),
+        in_sync(list(range(1, 1_002))),
         b"[" * 100_000,
     ],
 )
