@@ -1,8 +1,8 @@
 """Level service: sleeps until a message is due, then delivers it.
 
     dispatcher: new units of a level --> cursor; wakes the loop if they are due sooner
-    loop:  one bounded batch per level and segment, levels in turn, other work of the event loop in
-           between --> sleep until the next due time or retry, no polling
+    loop:  one bounded batch per level and segment, levels in turn, other work of the event loop
+           after large batches --> sleep until the next due time or retry, no polling
 
 Synchronous delivery: the next batch of a level is appended when the previous one is acknowledged,
 that is, synced with SYNC_FLUSH and replicated with SYNC_MASTER. Asynchronous delivery: up to
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 KERNELS = "levels"  # group of kernels
 PAUSE_MS = 100  # pause before a retry, if a unit is not written yet or the disk is slow
 CUTS_MAX = 256
+SHARED_TURN_BYTES = 64 << 10  # other work of the event loop runs after this part of a delivery
 
 
 class LevelService:
@@ -136,11 +137,17 @@ class LevelService:
             report_failure("level", error, self._on_failure)
 
     async def _turn(self, now_ms: int) -> None:
-        """Deliver one batch of each level that is due; without any, sleep until one is."""
-        due = self.due_levels(now_ms)
+        """Deliver one batch of each level that is due; without any, sleep until one is.
+
+        Small batches of several levels share a turn of the event loop: a pull that waits for a
+        queue gets the messages of all of them.
+        """
+        due, served_at = self.due_levels(now_ms), self._store.max_offset
         for level in due:
             self.deliver_or_retry(level, self._clock.now_ms())  # the clock may be set back
-            await asyncio.sleep(0)
+            if level is due[-1] or self._store.max_offset - served_at >= SHARED_TURN_BYTES:
+                await asyncio.sleep(0)
+                served_at = self._store.max_offset
         if not self.config.async_deliver and await self._wait_acknowledged():
             return
         if due:

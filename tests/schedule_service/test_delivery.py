@@ -12,6 +12,7 @@ import pytest
 from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
+from schedule_service import delivery
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
 
@@ -62,6 +63,39 @@ def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(
                 await rig.advance(1)
 
     asyncio.run(steps())
+
+
+@BOTH
+@pytest.mark.parametrize(("shared_bytes", "counts"), [(None, [3, 3, 3]), (1, [1, 2, 3])])
+def test_levels_that_are_due_together_share_a_turn_if_their_batches_are_small(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    shared_bytes: int | None,
+    counts: list[int],
+) -> None:
+    """Counts: messages that a pull finds that is resumed by the first, second and third append."""
+    if shared_bytes is not None:
+        monkeypatch.setattr(delivery, "SHARED_TURN_BYTES", shared_bytes)
+
+    async def steps() -> None:
+        async with level_service(tmp_path, properties=mode_of(mode)) as rig:
+            for level, after_ms in ((3, 5_000), (2, 4_000), (1, 0)):  # 10 s, 5 s, 1 s
+                rig.send(level)
+                await rig.advance(after_ms)
+            found: list[int] = []
+            loop = asyncio.get_running_loop()
+            rig.store.add_dispatcher(
+                lambda batch: _none(loop.call_soon(lambda: found.append(len(rig.bodies()))))
+            )
+            await rig.advance(1_000)
+            assert found == counts
+
+    asyncio.run(steps())
+
+
+def _none(handle: asyncio.Handle) -> None:
+    """Ignore the handle of a call."""
 
 
 def test_a_delivered_record_equals_apaches(tmp_path: Path) -> None:
