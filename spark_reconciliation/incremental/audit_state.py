@@ -2,11 +2,12 @@
 
     DIR/state.json              written last, atomically; names the other files with their checksums
     DIR/pending-3.parquet       see `closed_messages`
+    DIR/delivered-1.parquet     of an earlier audit: none of its messages has changed
     DIR/delivered-3.parquet
     DIR/records-3.parquet
     DIR/lock
 
-A killed audit leaves the former `state.json` and its files.
+Files never change. A killed audit leaves the former `state.json` and its files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_reconciliation.scan.store_part import KnownQueue
 from spark_reconciliation.state_folder import replace_file
 
 FORMAT: Final = "duemq-audit"
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the state; a new one whenever rules of the audit or files of the state change."""
 STATE_FILE: Final = "state.json"
 TABLES: Final = ("pending", "delivered", "records")
@@ -53,6 +54,23 @@ class AuditSettings:
         return cls(config.late_ms, tuple(config.levels_ms), config.trust_clock)
 
 
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """One of the other files.
+
+    Attributes:
+        crc: CRC-32 of its bytes.
+        rows: Number of messages, or records.
+        lowest: Lowest log offset of a record of delivered messages; 0: unknown.
+        late_ms: Numbers of delivered messages by lateness.
+    """
+
+    crc: int
+    rows: int = 0
+    lowest: int = 0
+    late_ms: dict[int, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditState:
     """State after an audit.
@@ -69,7 +87,7 @@ class AuditState:
         inspected: Log offsets of damage and clock steps.
         timer_pos: Position in the timer log before which units were compared with their records.
         read_ms: Slot that the timers had reached; None: unknown.
-        files: Names of the other files, with the CRC-32 of each.
+        files: The other files by name.
     """
 
     number: int
@@ -85,7 +103,7 @@ class AuditState:
     inspected: tuple[int, ...] = ()
     timer_pos: int = 0
     read_ms: int | None = None
-    files: dict[str, int] = field(default_factory=dict)
+    files: dict[str, SavedFile] = field(default_factory=dict)
 
 
 class _StateHead(msgspec.Struct, frozen=True):
@@ -160,8 +178,8 @@ def read_state(folder: Path) -> AuditState:
         state = msgspec.json.decode(saved.state, type=AuditState)
     except msgspec.DecodeError as error:
         raise FullAuditNeeded(f"{path} is damaged: {error}") from error
-    for name, crc in state.files.items():
-        if crc_of(folder / name) != crc:
+    for name, file in state.files.items():
+        if crc_of(folder / name) != file.crc:
             raise FullAuditNeeded(f"{folder / name} is missing or damaged")
     return state
 
@@ -192,9 +210,14 @@ def _is_own(name: str) -> bool:
     return _number_of(name) is not None or name in ("lock", STATE_FILE, "state.new")
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of a file, one of TABLES, by its name."""
+    return name.partition("-")[0]
+
+
 def _number_of(name: str) -> int | None:
     """Return the number of the audit in the name of a file, None for other files."""
-    kind, _, rest = name.partition("-")
+    kind, rest = kind_of(name), name.partition("-")[2]
     number = rest.removesuffix(".parquet")
     is_file = kind in TABLES and rest.endswith(".parquet") and number.isascii() and number.isdigit()
     return int(number) if is_file else None

@@ -7,20 +7,28 @@ come, or its owner has passed it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from spark_reconciliation.arrays import Mask, Numbers
 from spark_reconciliation.audit.aggregated_audit import EXACT_BITS
 from spark_reconciliation.audit.tally import PLACE_MAX, STORE_BITS
-from spark_reconciliation.incremental.closed_messages import TIMER, ClosedFiles, read_columns
+from spark_reconciliation.incremental.audit_state import SavedFile, kind_of
+from spark_reconciliation.incremental.closed_messages import (
+    ROWS_OF_GROUP,
+    TIMER,
+    ClosedFiles,
+    counts_of,
+    has_offsets,
+    read_columns,
+)
 from spark_reconciliation.scan.store_part import NOTHING
 from spark_reconciliation.scan.store_state import PASSED, Progress
 
+KEPT_ROWS_MIN = ROWS_OF_GROUP
 Row = dict[str, object]
 """Row of `aggregated_audit.by_lateness`."""
 
@@ -79,22 +87,52 @@ def late_bucket(late_ms: int) -> int:
     return late_ms // step * step
 
 
-def carry(folder: Path, names: Sequence[str], present: Present, files: ClosedFiles) -> Carried:
-    """Copy the messages that remain closed to new files.
+def carry(
+    folder: Path, saved: Mapping[str, SavedFile], present: Present, files: ClosedFiles
+) -> Carried:
+    """Copy the messages that remain closed to new files, or keep their file.
 
     Args:
-        names: Files of the former state.
+        saved: Files of the former state.
     Raises:
         OSError: A file cannot be read or written.
     """
     carried = Carried()
-    by_kind = {name.partition("-")[0]: folder / name for name in names}
-    for columns in read_columns(by_kind["pending"]):
-        _carry_pending(columns, present, files, carried)
-    for columns in read_columns(by_kind["delivered"]):
-        _carry_delivered(columns, present, files, carried)
-    carried.records += [offset for (offset,) in read_columns(by_kind["records"])]
+    for name, file in saved.items():
+        path = folder / name
+        if _remains(path, file, present):
+            files.keep(name, file)
+            for late_ms, count in file.late_ms.items():
+                carried.counts["ok", late_ms] += count
+            continue
+        for columns in read_columns(path):
+            _carry_rows(kind_of(name), columns, present, files, carried)
     return carried
+
+
+def _remains(path: Path, file: SavedFile, present: Present) -> bool:
+    """Return whether the delivered messages of a file remain closed, and none has a removed record.
+
+    Small files are copied, so that a state has few files.
+    """
+    if kind_of(path.name) != "delivered" or file.rows < KEPT_ROWS_MIN:
+        return False
+    return file.lowest >= present.log_min and not has_offsets(path, present.named)
+
+
+def _carry_rows(
+    kind: str,
+    columns: Sequence[Numbers],
+    present: Present,
+    files: ClosedFiles,
+    carried: Carried,
+) -> None:
+    if kind == "pending":
+        _carry_pending(columns, present, files, carried)
+    elif kind == "delivered":
+        _carry_delivered(columns, present, files, carried)
+    else:
+        carried.records += columns
 
 
 def _carry_pending(
@@ -137,8 +175,8 @@ def _carry_delivered(
     carried.removed.append(offset[removed])
     if removed.any():
         carried.counts["removed", None] += int(removed.sum())
-    for entry in pa.array(late_ms[closed & ~removed]).value_counts().to_pylist():
-        carried.counts["ok", entry["values"]] += entry["counts"]
+    for late, count in counts_of(late_ms[closed & ~removed]).items():
+        carried.counts["ok", late] += count
     files.delivered.add(offset[closed], delivered[closed], late_ms[closed])
 
 

@@ -6,12 +6,14 @@
     records     offset                        records of all other messages
 
 `offset` is the log offset of the pending record, or of a record. Rows are columns in Parquet files,
-in groups that are sorted by `offset`.
+in groups that are sorted by `offset`. Files do not change; a file of the former state whose
+messages are all as before is a file of the next one, too.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +35,7 @@ from spark_reconciliation.audit.tally import (
     REMOVED_MASK,
     SENT,
 )
-from spark_reconciliation.incremental.audit_state import TABLES, crc_of
+from spark_reconciliation.incremental.audit_state import TABLES, SavedFile, crc_of
 
 COLUMNS: Final = {
     "pending": ("offset", "time_ms", "unit"),
@@ -56,7 +58,7 @@ class ColumnFile:
             path, self._schema, use_dictionary=False, column_encoding=encodings, compression="none"
         )
         self._waiting: list[tuple[Numbers, ...]] = []
-        self._rows = 0
+        self._rows = self._written = 0
 
     def add(self, *columns: Numbers) -> None:
         """Add rows: (n,) of each column.
@@ -82,10 +84,15 @@ class ColumnFile:
         arrays = [pa.array(column) for column in columns]
         with naming(self._path):
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._note(columns)
+        self._written += self._rows
         self._waiting, self._rows = [], 0
 
-    def close(self) -> int:
-        """Write all rows to the disk; return the CRC-32 of the file.
+    def _note(self, columns: Sequence[Numbers]) -> None:
+        """Take facts of written rows."""
+
+    def close(self) -> SavedFile:
+        """Write all rows to the disk; return the facts of the file.
 
         Raises:
             OSError: The file cannot be written.
@@ -97,13 +104,65 @@ class ColumnFile:
                 os.fsync(file.fileno())
         crc = crc_of(self._path)
         assert crc is not None
-        return crc
+        return self._saved(crc)
+
+    def _saved(self, crc: int) -> SavedFile:
+        return SavedFile(crc, self._written)
 
     def abandon(self) -> None:
         """Remove the file."""
         with suppress(OSError):  # the disk is full
             self._writer.close()
         self._path.unlink(missing_ok=True)
+
+
+class DeliveredFile(ColumnFile):
+    """Writer of delivered messages, with their numbers by lateness."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(path, names)
+        self._lowest = PLACE_MAX
+        self._late_ms: Counter[int] = Counter()
+
+    def _note(self, columns: Sequence[Numbers]) -> None:
+        offset, delivered, late_ms = columns
+        self._lowest = min(self._lowest, int(offset.min()), int(delivered.min()))
+        self._late_ms.update(counts_of(late_ms))
+
+    def _saved(self, crc: int) -> SavedFile:
+        return SavedFile(crc, self._written, self._lowest, dict(self._late_ms))
+
+
+def counts_of(values: Numbers) -> dict[int, int]:
+    """Return the number of times that each value occurs."""
+    entries = pa.array(values).value_counts()
+    counts = zip(
+        entries.field("values").to_pylist(), entries.field("counts").to_pylist(), strict=True
+    )
+    return dict(counts)
+
+
+def has_offsets(path: Path, sought: Numbers) -> bool:
+    """Return whether a file has one of some ascending log offsets; reads groups that may have one.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            limits = file.metadata.row_group(number).column(0).statistics
+            first, end = (
+                np.searchsorted(sought, limits.min),
+                np.searchsorted(sought, limits.max + 1),
+            )
+            if first == end:
+                continue
+            [offset] = file.read_row_group(number, [COLUMNS["delivered"][0]]).columns
+            offset = offset.combine_chunks().to_numpy()
+            positions = np.searchsorted(offset, sought[first:end])
+            if (offset[positions] == sought[first:end]).any():
+                return True
+    return False
 
 
 def read_columns(path: Path) -> Iterator[list[Numbers]]:
@@ -118,6 +177,9 @@ def read_columns(path: Path) -> Iterator[list[Numbers]]:
             yield [column.combine_chunks().to_numpy() for column in table.columns]
 
 
+WRITERS: Final = {"delivered": DeliveredFile}
+
+
 class ClosedFiles:
     """Files of the next state.
 
@@ -129,23 +191,28 @@ class ClosedFiles:
 
     def __init__(self, folder: Path, number: int) -> None:
         self._files = {
-            f"{kind}-{number}.parquet": ColumnFile(
+            f"{kind}-{number}.parquet": WRITERS.get(kind, ColumnFile)(
                 folder / f"{kind}-{number}.parquet", COLUMNS[kind]
             )
             for kind in TABLES
         }
+        self._kept: dict[str, SavedFile] = {}
         self.pending, self.delivered, self.records = self._files.values()
 
-    def close(self) -> dict[str, int]:
-        """Write all rows to the disk; return the CRC-32 of each file.
+    def keep(self, name: str, file: SavedFile) -> None:
+        """Add a file of the former state."""
+        self._kept[name] = file
+
+    def close(self) -> dict[str, SavedFile]:
+        """Write all rows to the disk; return all files by name.
 
         Raises:
             OSError: A file cannot be written.
         """
-        return {name: file.close() for name, file in self._files.items()}
+        return self._kept | {name: file.close() for name, file in self._files.items()}
 
     def abandon(self) -> None:
-        """Remove the files."""
+        """Remove the new files."""
         for file in self._files.values():
             file.abandon()
 

@@ -96,7 +96,7 @@ def _audit(
         carried = Carried()
         if former is not None:
             present = _present(session, store, config, former)
-            carried = carry(folder, list(former.files), present, files)
+            carried = carry(folder, former.files, present, files)
             store = replace(store, part=_part(former, store, carried, timer_pos))
         part = store.part or StorePart()
         closing = Closing(files, store.plan.min, _covered_end(store))

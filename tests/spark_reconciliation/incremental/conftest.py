@@ -12,6 +12,7 @@ import pytest
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.summary import StateUse, Summary, summarize
 from spark_reconciliation.engine import use_engine_of
+from spark_reconciliation.incremental import carry
 from spark_reconciliation.incremental.incremental_audit import audit_with_state
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.spark.read import count_stores
@@ -24,6 +25,12 @@ def session() -> Iterator[LocalSession]:
     with use_engine_of(made):
         yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _small_files_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files of the few messages of tests remain files of the next state."""
+    monkeypatch.setattr(carry, "KEPT_ROWS_MIN", 1)
 
 
 @pytest.fixture(autouse=True)

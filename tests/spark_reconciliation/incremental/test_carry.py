@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_reconciliation.audit.aggregated_audit import late_bucket as late_column
 from spark_reconciliation.engine import F, use_engine_of
+from spark_reconciliation.incremental import carry as carrying
+from spark_reconciliation.incremental import closed_messages
+from spark_reconciliation.incremental.audit_state import TABLES, kind_of
 from spark_reconciliation.incremental.carry import Carried, Present, carry, late_bucket
-from spark_reconciliation.incremental.closed_messages import TIMER, ClosedFiles, read_columns
+from spark_reconciliation.incremental.closed_messages import (
+    COLUMNS,
+    TIMER,
+    ClosedFiles,
+    DeliveredFile,
+    has_offsets,
+    read_columns,
+)
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.scan.store_state import Progress
 
@@ -23,6 +36,7 @@ offsets = st.integers(0, 60).map(lambda number: number * 10)
 times = st.integers(3_000, 7_000)
 units = st.sampled_from([TIMER, TIMER, (2 << 48) + 3, (2 << 48) + 5, (1 << 48) + 3])
 pending_rows = st.lists(st.tuples(offsets, times, units), unique_by=lambda row: row[0], max_size=20)
+few = st.sampled_from([1, 3, 1 << 20])  # rows of a file that is not copied
 delivered_rows = st.lists(
     st.tuples(offsets, st.integers(0, 400), st.integers(0, 3)),
     unique_by=lambda row: row[0],
@@ -43,12 +57,16 @@ def columns_of(rows: list[Row]) -> list[np.ndarray]:
     return list(np.array(rows, np.int64).reshape(-1, 3).T.copy())
 
 
-@given(pending_rows, delivered_rows, st.lists(offsets, max_size=12))
+@given(
+    pending_rows, delivered_rows, st.lists(offsets, max_size=12), st.sampled_from([0, LOG_MIN]), few
+)
 def test_carrying_equals_a_loop(
     tmp_path_factory: pytest.TempPathFactory,
     pending: list[Row],
     delays: list[Row],
     named: list[int],
+    log_min: int,
+    least: int,
 ) -> None:
     delivered = [(offset, offset + more, late_ms) for offset, more, late_ms in delays]
     folder = tmp_path_factory.mktemp("state")
@@ -56,34 +74,78 @@ def test_carrying_equals_a_loop(
     files.pending.add(*columns_of(sorted(pending)))
     files.delivered.add(*columns_of(sorted(delivered)))
     files.records.add(np.array([7, 900]))
-    names = list(files.close())
     progress = Progress(levels=LEVELS, read_ms=READ_MS)
-    present = Present(LOG_MIN, progress, OVERDUE_MS, np.unique(np.array(named, np.int64)))
-    next_files = ClosedFiles(folder, 2)
-    carried = carry(folder, names, present, next_files)
+    present = Present(log_min, progress, OVERDUE_MS, np.unique(np.array(named, np.int64)))
+    saved, next_files = files.close(), ClosedFiles(folder, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carrying, "KEPT_ROWS_MIN", least)
+        carried = carry(folder, saved, present, next_files)
     kept = next_files.close()
     counts: Counter[tuple[str, int | None]] = Counter()
     records, removed, left = [7, 900], [], ([], [], [])  # type: ignore[var-annotated]
     for row in pending:
-        if row[0] >= LOG_MIN and (row[0] in named or is_due(row)):
+        if row[0] >= log_min and (row[0] in named or is_due(row)):
             records.append(row[0])
-        elif row[0] >= LOG_MIN:
+        elif row[0] >= log_min:
             counts["pending", None] += 1
             left[0].append(row)
     for row in delivered:
-        if row[1] >= LOG_MIN and row[0] in named:
+        if row[1] >= log_min and row[0] in named:
             records += row[:2]
-        elif row[1] >= LOG_MIN:
-            is_removed = row[0] < LOG_MIN
+        elif row[1] >= log_min:
+            is_removed = row[0] < log_min
             removed += [row[0]] if is_removed else []
             counts["removed" if is_removed else "ok", None if is_removed else row[2]] += 1
             left[1].append(row)
     assert carried.counts == counts
     assert sorted(np.concatenate(carried.records).tolist()) == sorted(records)
     assert sorted(np.concatenate(carried.removed).tolist()) == sorted(removed)
-    for name, expected in zip(kept, left, strict=True):
-        groups = [np.stack(columns, axis=1).tolist() for columns in read_columns(folder / name)]
-        assert sorted(tuple(row) for rows in groups for row in rows) == sorted(expected)
+    for kind, expected in zip(TABLES, left, strict=True):
+        rows = rows_of(folder, [name for name in kept if kind_of(name) == kind])
+        assert sorted(rows) == sorted(expected)
+    changed = len(left[1]) < len(delivered) or any(row[0] < log_min for row in delivered)
+    is_kept = "delivered-1.parquet" in kept
+    assert is_kept == (least <= len(delivered) and not changed)
+    if is_kept:
+        late_ms = Counter(row[2] for row in delivered)
+        assert kept["delivered-1.parquet"].late_ms == late_ms
+
+
+def rows_of(folder: Path, names: list[str]) -> list[tuple[int, ...]]:
+    groups = [
+        np.stack(columns, axis=1) for name in names for columns in read_columns(folder / name)
+    ]
+    return [tuple(row) for group in groups for row in group.tolist()]
+
+
+def test_a_group_is_read_only_if_it_may_have_an_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed_messages, "ROWS_OF_GROUP", 2)
+    file = DeliveredFile(tmp_path / "a.parquet", COLUMNS["delivered"])
+    for offset in (10, 30):
+        file.add(*np.array([[offset, offset + 8], [90, 91], [0, 0]]))
+    assert file.close().lowest == 10
+    reads, read = list[int](), pq.ParquetFile.read_row_group
+
+    def read_noted(parquet: Any, number: int, *names: Any) -> Any:
+        reads.append(number)
+        return read(parquet, number, *names)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_noted)
+    found = {}
+    for sought in ([], [9], [10], [12, 20], [25, 38], [39]):
+        reads.clear()
+        is_there = has_offsets(tmp_path / "a.parquet", np.array(sought, np.int64))
+        found[tuple(sought)] = is_there, list(reads)
+    assert found == {
+        (): (False, []),
+        (9,): (False, []),
+        (10,): (True, [0]),
+        (12, 20): (False, [0]),
+        (25, 38): (True, [1]),
+        (39,): (False, []),
+    }
 
 
 def test_lateness_is_rounded_as_in_a_query() -> None:
