@@ -133,8 +133,9 @@ def test_a_group_is_read_only_if_it_may_have_an_offset(
         return read(parquet, number, *names)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_noted)
-    found = {}
-    for sought in ([], [9], [10], [12, 20], [25, 38], [39]):
+    found: dict[tuple[int, ...], tuple[bool, list[int]]] = {}
+    cases: list[list[int]] = [[], [9], [10], [12, 20], [25, 38], [39]]
+    for sought in cases:
         reads.clear()
         is_there = has_offsets(tmp_path / "a.parquet", np.array(sought, np.int64))
         found[tuple(sought)] = is_there, list(reads)
