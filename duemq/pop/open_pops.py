@@ -191,7 +191,8 @@ class OpenPops:
             begin = max(last, end - PIECE_UNITS)
             units = self._store.units(TIMER_TOPIC, 0, begin, end - begin)
             while 0 < units.size < end - begin:  # the piece ends in another file
-                more = self._store.units(TIMER_TOPIC, 0, begin + units.size, end - begin)
+                position = begin + units.size
+                more = self._store.units(TIMER_TOPIC, 0, position, end - position)
                 if not more.size:
                     break
                 more["index"] += units.size

@@ -11,6 +11,8 @@ import pytest
 from duemq.client import Admin
 from duemq.pop import open_pops
 from duemq_common.clock import FakeClock
+from duemq_common.topics import TIMER_TOPIC
+from message_store.layout import Rows
 from tests.support.pop_client import PopClient, Popped
 from tests.support.running_broker import running, small
 
@@ -62,6 +64,13 @@ def test_open_pops_are_those_of_a_model(
             running(small(tmp_path), clock=clock) as (broker, remote),
             Admin(broker=broker.address) as admin,
         ):
+            gather, gathered = broker.store.gather, list[int]()
+
+            def counted(topic: str, queue_id: int, offset: int, units: Rows) -> bytes:
+                gathered.append(int(units.size) if topic == TIMER_TOPIC else 0)
+                return gather(topic, queue_id, offset, units)
+
+            monkeypatch.setattr(broker.store, "gather", counted)
             groups = [ModelGroup(PopClient(remote, clock, name), clock) for name in ("g", "h")]
             for number in range(MESSAGES):
                 await remote.send("T", b"%d" % number, UNIQ_KEY=f"u{number}")
@@ -76,6 +85,7 @@ def test_open_pops_are_those_of_a_model(
                     for group in groups
                     if b"%d" % number in group.until_ms
                 }
+            assert 0 < max(gathered) <= piece_units
 
     asyncio.run(work())
 
