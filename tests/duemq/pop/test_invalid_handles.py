@@ -87,6 +87,26 @@ def test_malformed_batches_change_nothing(
     run_rig(scene)
 
 
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [({"t": "absent"}, 17), ({"t": "SCHEDULE_TOPIC_XXXX"}, 16), ({"q": 99}, 13)],
+)
+def test_a_batch_with_a_queue_that_does_not_exist_changes_nothing(
+    run_rig: Callable[..., Any], names: dict[str, object], code: int
+) -> None:
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, client: PopClient
+    ) -> None:
+        await send(remote, b"a")
+        batch = json.loads(batch_of(await client.pop(invisibleTime=10_000)))
+        batch["acks"] += [batch["acks"][0] | names]
+        before = broker.store.max_offset
+        assert (await remote.call(200_151, {}, json.dumps(batch).encode())).code == code
+        assert broker.store.max_offset == before
+
+    run_rig(scene)
+
+
 HANDLES = {
     "empty": "",
     "words": "a b c d e f g h",
