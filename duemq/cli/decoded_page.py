@@ -11,7 +11,7 @@ from duemq.net.pending_pages import PendingPage
 from duemq.registry.internal_topics import is_internal
 from duemq_common.errors import RecordUnreadable
 from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
-from message_store.log.properties import ENTRY_END, NAME_END, decode_properties
+from message_store.log.properties import decode_properties, own_id
 from message_store.log.record import Host, decode_record
 
 DROPPED: Final = BROKER_PROPERTIES | {"UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON"}
@@ -60,7 +60,7 @@ def decode_page(page: PendingPage, topic: str = "") -> DecodedPage:
         queue_text = properties.get("REAL_QID", "0")
         # Without a unique id, the message gets one that is the same in each export.
         unique_id = (
-            _own_id(record.property_text)
+            own_id(record.property_text)
             or properties.get("UNIQ_KEY")
             or (
                 f"EXPORTED-{record.phys_offset:X}-{record.store_ms:X}"
@@ -82,18 +82,6 @@ def decode_page(page: PendingPage, topic: str = "") -> DecodedPage:
         )
         store_hosts.append(record.store_host)
     return DecodedPage(lines, store_hosts, left_out, damaged)
-
-
-def _own_id(property_text: bytes) -> str:
-    """Return the first unique id in a property text, empty if there is none.
-
-    In a batch of a Java client, each message has its own id, and that of the batch after it.
-    """
-    names = (
-        entry.partition(NAME_END.encode()) for entry in property_text.split(ENTRY_END.encode())
-    )
-    ids = (value for name, _, value in names if name == b"UNIQ_KEY" and value)
-    return next(ids, b"").decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=1_024)

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 import msgspec
 
 from delayed_delivery.names import OCCURRENCE_NAMES, REPAIRED
+from duemq.client.message import decompressed
 from duemq_common.errors import UsageError
-from message_store.log.properties import decode_properties
+from message_store.log.properties import decode_properties, own_id
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table
@@ -59,6 +60,7 @@ MALFORMED: Final = (
     LookupError,
     AttributeError,
     RecursionError,
+    ImportError,
 )
 PARQUET_ROWS: Final = 65_536  # rows of a group
 PARQUET_SUFFIX: Final = ".parquet"
@@ -75,6 +77,7 @@ class FileMessage:
         due_ms: Due time in ms since the epoch; None: unknown.
         flag: Number of the application.
         is_lost: Whether it was lost: its former record may still be in the target's store.
+        stored_body: Body of that record, perhaps compressed.
     """
 
     topic: str
@@ -86,6 +89,7 @@ class FileMessage:
     due_ms: int | None
     flag: int = 0
     is_lost: bool = False
+    stored_body: bytes = b""
 
 
 class PendingLine(msgspec.Struct, gc=False):
@@ -133,19 +137,23 @@ class LostLine(msgspec.Struct):
     phys_offset: int
     queue_id: int | None
     due_ms: int | None
+    flag: int = 0
+    sys_flag: int = 0
 
     def message(self) -> FileMessage:
         """Return the message to send."""
         properties = decode_properties(self.property_text)
         return FileMessage(
             self.topic,
-            self.unique_id or "",
-            self.body,
+            (own_id(self.property_text) or self.unique_id) if self.unique_id else "",
+            decompressed(self.body, self.sys_flag),
             {k: v for k, v in properties.items() if k not in BROKER_PROPERTIES},
             self.phys_offset,
             self.queue_id or 0,
             self.due_ms,
+            self.flag,
             is_lost=True,
+            stored_body=self.body,
         )
 
 

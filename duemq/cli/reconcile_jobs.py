@@ -178,7 +178,7 @@ def repair(request: AuditRequest, master: SparkMaster, file: Path, *, as_json: b
         raise UsageError(f"{file} cannot be written: directory {file.parent} does not exist")
 
     def work(spark: SparkSession) -> Found:
-        names = ("store", "phys_offset", "property_text", "body")
+        names = ("store", "phys_offset", "property_text", "body", "flag", "sys_flag")
         messages = read_table(spark, request.stores, "messages", names)
         verdicts, unread = _audited(spark, request)
         bad = verdicts.where(verdicts["verdict"].isin(*TO_REPAIR)).persist()

@@ -4,25 +4,31 @@ A message is skipped if it is pending, was delivered or was cancelled. DueMQ's b
 for many messages in one request: a message whose due time is in the future, by their clocks, cannot
 have been stored other than as a pending one. For other messages, and on Apache's brokers, the key
 index is queried.
+
+A lost message may have its former record in the target's store, and another message of a Java
+client's batch may have its id. So it exists only if the message that was sent for it does, or one
+with its body.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from delayed_delivery.names import REPAIRED
 from duemq.cli.message_file import FileMessage
+from duemq.client.admin import Admin
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
 from duemq.client.errors import NoRoute, NotSent, Refused, Unsupported
-from duemq.client.message import EPOCH, Message, MessageQueue
+from duemq.client.message import EPOCH, Message, MessageQueue, decompressed
 from duemq.client.producer import Producer, SendResult
 from duemq.client.routes import json_object
 from duemq.net.view_names import TIMERS_VIEW
+from duemq_common.bodies.histories import MessageHistory
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import bytes_of
@@ -30,10 +36,11 @@ from duemq_common.topics import PENDING_TOPICS
 from message_store.log.record import Record, split_records
 
 SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
-UNKNOWN, DELIVERED = "unknown", "already delivered"
+UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128
 QUERY_COUNT: Final = 32
 CONTENTS_MAX: Final = 100_000
+PENDING, SCHEDULED = "pending", "scheduled"  # state and event of histories
 OTHER: Final = "another message has its unique id"
 STEP_MS: Final = 60_000  # maximum step of a broker's clock, relative to the client's, during a run
 PERMANENT: Final[frozenset[int]] = frozenset(
@@ -64,6 +71,7 @@ class OnceSender:
         self._offset_ms: int | None = None
         self.refusals: dict[tuple[str, str], str] = {}
         self._contents: dict[tuple[str, str], int] = {}  # hash, by topic and unique id
+        self._admin = Admin(client=client)
 
     async def actions(self, messages: Sequence[FileMessage]) -> list[str]:
         """Return SEND, EXISTS, NO_ID or REFUSED for each message; a repeated message exists.
@@ -73,10 +81,15 @@ class OnceSender:
         """
         actions = [SEND if each.unique_id else NO_ID for each in messages]
         by_topic: dict[str, dict[str, int]] = defaultdict(dict)
+        lost: dict[tuple[str, str, int], int] = {}
         for index, each in enumerate(messages):
             if not each.unique_id:
                 continue
-            if self._is_of_another(each):
+            if each.is_lost:
+                name = each.topic, each.unique_id, each.phys_offset
+                if lost.setdefault(name, index) != index:
+                    actions[index] = EXISTS
+            elif self._is_of_another(each):
                 self.refusals[each.topic, each.unique_id] = OTHER
                 actions[index] = REFUSED
             elif by_topic[each.topic].setdefault(each.unique_id, index) != index:
@@ -84,12 +97,25 @@ class OnceSender:
         for topic, indexes in by_topic.items():
             verdicts = await self._verdicts(topic, list(indexes))
             for unique_id, index in indexes.items():
-                verdict = verdicts.get(unique_id, UNKNOWN)
-                if _was_accepted(messages[index], verdict) or await self._is_stored(
-                    messages[index]
-                ):
-                    actions[index] = EXISTS
+                is_known = verdicts.get(unique_id, UNKNOWN) != UNKNOWN
+                actions[index] = EXISTS if is_known else await self._stored_action(messages[index])
+        for index in lost.values():
+            actions[index] = await self._lost_action(messages[index])
         return actions
+
+    async def _lost_action(self, message: FileMessage) -> str:
+        """Return SEND, EXISTS or REFUSED for a lost message, from the histories of its id."""
+        await self._verdicts(message.topic, [message.unique_id])
+        if self._is_apache:
+            return await self._stored_action(message)
+        histories = await self._admin.message_history(message.unique_id, topic=message.topic)
+        actions = {_action_by(each, message) for each in histories.messages}
+        if EXISTS in actions:
+            return EXISTS
+        if REFUSED in actions or histories.more:
+            self.refusals[message.topic, message.unique_id] = OTHER
+            return REFUSED
+        return SEND
 
     def _is_of_another(self, message: FileMessage) -> bool:
         """Return whether an earlier message with another body has the id of this one."""
@@ -110,22 +136,33 @@ class OnceSender:
             return {}
         return {each.name: each.verdict for each in results}
 
-    async def _is_stored(self, message: FileMessage) -> bool:
-        """Return whether the topic has a message, or an Apache broker has it as a pending one."""
-        is_ahead = False
+    async def _stored_action(self, message: FileMessage) -> str:
+        """Return EXISTS if the topic has a message, or an Apache broker has it as a pending one.
+
+        REFUSED: the topic has another message with its id. Of a lost message, another one with its
+        id proves nothing.
+        """
+        is_ahead, action = False, SEND
         if message.due_ms is not None and not self._is_apache:
             is_ahead = message.due_ms > await self._latest_ms() + STEP_MS
         topics = () if is_ahead else (message.topic,)
         for record in await self._records(topics, message.unique_id):
-            if record.properties.get("UNIQ_KEY") == message.unique_id:
-                return True
+            if record.properties.get("UNIQ_KEY") != message.unique_id:
+                continue
+            body = _body_of(record)
+            if not _is_other(message, record.properties, body, len(body)):
+                return EXISTS
+            if not message.is_lost:
+                self.refusals[message.topic, message.unique_id] = OTHER
+                action = REFUSED
         if not self._is_apache:
-            return False
+            return action
         for record in await self._records(PENDING_TOPICS, message.unique_id):
             mark = record.properties.get(REPAIRED)
-            if not message.is_lost or mark == str(message.phys_offset):
-                return record.properties.get("REAL_TOPIC") == message.topic
-        return False
+            is_copy = not message.is_lost or mark == str(message.phys_offset)
+            if is_copy and record.properties.get("REAL_TOPIC") == message.topic:
+                return EXISTS
+        return action
 
     async def _latest_ms(self) -> int:
         """Return the latest time of the brokers, whose clocks may differ from the client's."""
@@ -195,12 +232,39 @@ class OnceSender:
         return next(same, queues[message.queue_id % len(queues)])
 
 
-def _was_accepted(message: FileMessage, verdict: str) -> bool:
-    """Return whether a broker has a message of the file, or had it as a pending one.
+def _action_by(history: MessageHistory, message: FileMessage) -> str:
+    """Return the action that the history of a message with its id allows for a lost message."""
+    is_present = history.state == PENDING or history.delivered_ms is not None
+    if any(step.commit_log_offset == message.phys_offset for step in history.records):
+        scheduled = sum(step.event == SCHEDULED for step in history.records)
+        if scheduled > 1:  # messages of a batch with one id, which the broker takes as one
+            return REFUSED
+        return EXISTS if is_present else SEND
+    is_other = _is_other(message, history.properties, history.body, history.body_bytes)
+    return SEND if is_other else EXISTS
 
-    A lost message, and one in quarantine, count as delivered there: the topic has to be searched.
+
+def _is_other(
+    message: FileMessage, properties: Mapping[str, str], body: bytes, body_bytes: int
+) -> bool:
+    """Return whether a message with the id of one of a file is neither its copy nor sent for it.
+
+    Args:
+        body: The body, or its beginning.
+        body_bytes: Size of the complete body in bytes.
     """
-    return verdict != UNKNOWN and not (message.is_lost and verdict == DELIVERED)
+    if message.is_lost and REPAIRED in properties:
+        return properties[REPAIRED] != str(message.phys_offset)
+    contents = [message.body] + [message.stored_body] * message.is_lost
+    return not any(len(content) == body_bytes and content.startswith(body) for content in contents)
+
+
+def _body_of(record: Record) -> bytes:
+    """Return the decompressed body of a record; a body that cannot be decompressed as it is."""
+    try:
+        return decompressed(record.body, record.sys_flag)
+    except (ValueError, ImportError):
+        return record.body
 
 
 async def records_of(client: Client, address: str, topic: str, unique_id: str) -> list[Record]:

@@ -53,36 +53,35 @@ class CopiesProcessor:
         query = _parsed(request.body)
         try:
             keys = [key.decode() for key in query.keys]
-            matches = await search(self._store, [topic], keys)
+            distinct = list(dict.fromkeys(keys))
+            matches = await search(self._store, [topic], distinct)
         except UnicodeDecodeError as error:
             raise _illegal(f"a key is not UTF-8: {error}") from None
         except StoreError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        offsets: list[list[int]] = [[] for _ in keys]
+        offsets: dict[str, list[int]] = {key: [] for key in keys}
         rows = zip(matches.key_at.tolist(), matches.offsets.tolist(), matches.hits, strict=True)
         for key_index, offset, hit in rows:
             if hit & HIT_UNIQUE:
-                offsets[key_index].append(offset)
-        marks: list[list[str]] = []
-        count = 0
-        for of_key in offsets:
-            marks.append(self._marks(query.mark, of_key[-COPIES_MAX:]))
-            count += len(of_key)
-            if count >= RECORDS_PER_TURN:
-                count = 0
-                await asyncio.sleep(0)
-        return Response(body=msgspec.msgpack.encode(CopiesResponse(marks)))
+                offsets[distinct[key_index]].append(offset)
+        if sum(map(len, offsets.values())) > COPIES_MAX:
+            text = f"more than {COPIES_MAX} messages of {topic} have these ids: give fewer"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        marks = {key: await self._marks(query.mark, each) for key, each in offsets.items()}
+        return Response(body=msgspec.msgpack.encode(CopiesResponse([marks[key] for key in keys])))
 
-    def _marks(self, name: str, offsets: list[int]) -> list[str]:
+    async def _marks(self, name: str, offsets: list[int]) -> list[str]:
         """Return the values of a property in records."""
         values = []
-        for offset in offsets:
+        for count, offset in enumerate(offsets, 1):
             try:
                 value = self._store.read_record(offset).properties.get(name)
             except RecordUnreadable:
                 continue
             if value is not None:
                 values.append(value)
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
         return values
 
 

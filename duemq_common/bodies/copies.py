@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 KEYS_MAX: Final = 1_000  # messages in one request
-COPIES_MAX: Final = 64  # records of one message that are examined, newest first
+COPIES_MAX: Final = 65_536  # records that one request examines
 NAME_CHARS_MAX: Final = 255
 
 

@@ -23,6 +23,16 @@ def decode_properties(text: bytes) -> dict[str, str]:
     return pairs
 
 
+def own_id(text: bytes) -> str:
+    """Return the first unique id in an encoded text, empty if there is none.
+
+    In a batch of a Java client, each message has its own id, and that of the batch after it.
+    """
+    names = (entry.partition(NAME_END.encode()) for entry in text.split(ENTRY_END.encode()))
+    ids = (value for name, _, value in names if name == b"UNIQ_KEY" and value)
+    return next(ids, b"").decode("utf-8", "replace")
+
+
 def encode_properties(pairs: Mapping[str, str]) -> bytes:
     """Return the text with a trailing separator, as 5.2.0 and later write it."""
     return "".join(f"{k}{NAME_END}{v}{ENTRY_END}" for k, v in pairs.items()).encode()

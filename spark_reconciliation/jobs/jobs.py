@@ -201,11 +201,11 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
     """Return messages that should have been delivered and were not.
 
     Args:
-        messages: store, phys_offset, property_text and body, to send them again; messages with
-            an unreadable record are omitted. Without it, only positions are returned.
+        messages: store, phys_offset, property_text, body, flag and sys_flag, to send them again;
+            messages with an unreadable record are omitted. Without it, only positions are returned.
     Returns:
         store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
-        and of `messages`: property_text, body.
+        and of `messages`: property_text, body, flag, sys_flag.
     """
     # messages that are `lost` only because of a clock step will be delivered
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
@@ -215,7 +215,7 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
     rows = undelivered.select("store", position, "topic", "queue_id", "unique_id", "due_ms", "why")
     if messages is None:
         return rows
-    texts = messages.select("store", "phys_offset", "property_text", "body")
+    texts = messages.select("store", "phys_offset", "property_text", "body", "flag", "sys_flag")
     return rows.join(texts, ["store", "phys_offset"]).orderBy("store", "phys_offset")
 
 

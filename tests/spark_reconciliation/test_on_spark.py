@@ -257,9 +257,11 @@ def test_lost_messages_are_exported_with_their_bodies(engine: Any) -> None:
         {"leaf": 8, "verdict": "late"},
     )
     schema = "store string, phys_offset bigint, property_text binary, body binary"
-    messages = engine.createDataFrame([("s", n, b"p", b"b%d" % n) for n in range(10)], schema)
-    found = jobs.repair(verdicts, messages)
-    assert rows_of(found, "phys_offset", "body") == [(7, b"b7"), (9, b"b9")]
+    schema += ", flag int, sys_flag int"
+    rows = [("s", n, b"p", b"b%d" % n, n, 1) for n in range(10)]
+    found = jobs.repair(verdicts, engine.createDataFrame(rows, schema))
+    columns = "phys_offset", "body", "flag", "sys_flag"
+    assert rows_of(found, *columns) == [(7, b"b7", 7, 1), (9, b"b9", 9, 1)]
     assert sorted(rows_of(jobs.repair(verdicts), "phys_offset")) == [7, 9]
 
 

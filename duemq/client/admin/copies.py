@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from duemq.client.admin.messages import MessagesAdmin
+from duemq.client.admin.messages import QUERY_COUNT, MessagesAdmin
 from duemq.client.routes import TopicRoute
 from duemq_common.bodies.copies import KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.codes import RequestCode, ResponseCode
@@ -23,7 +23,7 @@ class CopiesAdmin(MessagesAdmin):
 
     async def marks_of(
         self, route: TopicRoute, mark: str, unique_ids: Sequence[str]
-    ) -> tuple[list[set[str]], bool]:
+    ) -> tuple[list[set[str] | None], bool]:
         """Return the values of a property in the records of each message, at a topic's brokers.
 
         A DueMQ broker searches for many messages at a time, an Apache broker for each.
@@ -31,24 +31,27 @@ class CopiesAdmin(MessagesAdmin):
         Args:
             mark: Property that only copies have.
         Returns:
-            The values of each message, and whether all brokers are DueMQ brokers.
+            The values of each message, None if an Apache broker may not have returned all of its
+            records; and whether all brokers are DueMQ brokers.
         Raises:
             Refused: A broker refused the request.
             Unreachable: A broker does not respond, or a broker group has no master.
         """
-        values: list[set[str]] = [set() for _ in unique_ids]
-        are_own = True
+        values: dict[str, set[str] | None] = {one: set() for one in unique_ids}
+        distinct, are_own = list(values), True
         for broker_name in route.addresses:
             address = route.any_member(broker_name)
-            for first in range(0, len(unique_ids), KEYS_MAX):
-                part = unique_ids[first : first + KEYS_MAX]
+            for first in range(0, len(distinct), KEYS_MAX):
+                part = distinct[first : first + KEYS_MAX]
+                lists: Sequence[list[str] | None] | None
                 lists = await self._marks_at(address, route.topic, mark, part)
                 if lists is None:
                     are_own = False
                     lists = await self._marks_of_each(address, route.topic, mark, part)
-                for index, marks in enumerate(lists, first):
-                    values[index].update(marks)
-        return values, are_own
+                for one, marks in zip(part, lists, strict=True):
+                    before = values[one]
+                    values[one] = None if marks is None or before is None else {*before, *marks}
+        return [values[one] for one in unique_ids], are_own
 
     async def _marks_at(
         self, address: str, topic: str, mark: str, unique_ids: Sequence[str]
@@ -68,13 +71,17 @@ class CopiesAdmin(MessagesAdmin):
 
     async def _marks_of_each(
         self, address: str, topic: str, mark: str, unique_ids: Sequence[str]
-    ) -> list[list[str]]:
-        """Return the marks at an Apache broker, with a query for each message."""
-        marks: list[list[str]] = []
+    ) -> list[list[str] | None]:
+        """Return the marks at an Apache broker, with a query for each message.
+
+        None: the broker has returned as many records as it does at most.
+        """
+        marks: list[list[str] | None] = []
         for first in range(0, len(unique_ids), QUERIES_MAX):
             part = unique_ids[first : first + QUERIES_MAX]
             queries = (self.records_by_id(address, topic, one) for one in part)
             for records in await asyncio.gather(*queries):
                 properties = (record.properties for record in records)
-                marks.append([each[mark] for each in properties if mark in each])
+                values = [each[mark] for each in properties if mark in each]
+                marks.append(None if len(records) >= QUERY_COUNT else values)
         return marks

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from delayed_delivery.names import OCCURRENCE_NAMES
 from duemq_common.errors import RecordUnreadable
 from message_store.log.offset_id import encode_offset_id
+from message_store.log.properties import own_id
 from message_store.log.record import Record, decode_record
 from timer_store.names import STALE_NAMES
 
@@ -76,7 +77,8 @@ class Quarantined:
     @property
     def unique_id(self) -> str:
         """Unique id of the message, else the offset message id."""
-        return self.record.properties.get("UNIQ_KEY") or self.offset_message_id
+        own = own_id(self.original.property_text) if self.original is not None else ""
+        return own or self.record.properties.get("UNIQ_KEY") or self.offset_message_id
 
     @property
     def names(self) -> set[str]:

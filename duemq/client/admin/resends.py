@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from delayed_delivery.names import REPAIRED
 from duemq.client.admin.copies import CopiesAdmin
-from duemq.client.admin.messages import TIME_MS_MAX
+from duemq.client.admin.messages import QUERY_COUNT, TIME_MS_MAX
 from duemq.client.admin.resend_lock import HELD_S, locked
 from duemq.client.errors import ClientError, NotSent, Unreachable
 from duemq.client.message import Message
@@ -38,6 +38,7 @@ BATCH_COUNT: Final = 64
 BATCH_BYTES_MAX: Final = 1 << 20
 SHARDING_KEY: Final = "__SHARDINGKEY"
 PRODUCER_GROUP: Final = "DUEMQ_PRODUCER"
+SHARED_ID: Final = f"the broker does not return all messages with its id, at most {QUERY_COUNT}"
 
 
 class ResendStatus(StrEnum):
@@ -248,10 +249,12 @@ class ResendsAdmin(CopiesAdmin):
         if any(one.item.repaired for one in attempts):
             repaired, _ = await self.marks_of(route, REPAIRED, unique_ids)
             for one, offsets in zip(attempts, repaired, strict=True):
-                if one.item.repaired in offsets:
+                if offsets is not None and one.item.repaired in offsets:
                     one.end(ResendStatus.SENT_BEFORE)
         for one, values in zip(attempts, marks, strict=True):
-            if one.item.offset_message_id in values:
+            if one.result is None and values is None:
+                one.end(ResendStatus.REFUSED, SHARED_ID)
+            elif values is not None and one.item.offset_message_id in values:
                 one.end(ResendStatus.SENT_BEFORE)
         return has_batches and not topic.startswith(RETRY_PREFIX)
 

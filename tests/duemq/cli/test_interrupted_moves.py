@@ -247,6 +247,27 @@ def test_a_message_with_the_id_of_another_one_is_refused(
     assert actions == ["send", "refused", "exists", "refused", "refused", None]
 
 
+def test_a_delivered_message_with_the_id_of_another_one_is_not_its_copy(
+    brokers: tuple[LocalBroker, LocalBroker], tmp_path: Path
+) -> None:
+    target, file = brokers[1], tmp_path / "pending.jsonl"
+    now_ms = milliseconds(target.now)
+
+    async def send() -> None:
+        async with Producer(broker=target.address, timeout_s=TIMEOUT_S) as producer:
+            for name in ("of-another", "copy"):
+                await producer.send(Message("delivered", b"one", message_id=name))
+
+    asyncio.run(send())
+    with MessageFileWriter(file, {}) as writer:
+        lines = [("of-another", b"on"), ("copy", b"one")]
+        writer.write([PendingLine("delivered", 0, name, now_ms, {}, body) for name, body in lines])
+    done = duemq("timers", "import", str(file), "--broker", target.address, "--yes", "--json")
+    assert done.returncode == 4
+    actions = [json.loads(line).get("what") for line in done.stdout.splitlines()]
+    assert actions == ["refused", "exists", None]
+
+
 def lines_of(topic: str, now_ms: int) -> list[PendingLine]:
     """Return messages of which the first one is due."""
     return [

@@ -107,7 +107,9 @@ def test_a_message_in_quarantine_is_sent_once(broker: Running, tmp_path: Path) -
 
     until(quarantined, seconds=60, what="the message is in quarantine")
     assert duemq(*topic, *broker.where).returncode == 0
+    text = base64.b64encode(encode_properties({"UNIQ_KEY": unique_id})).decode()
     own = {"topic": "Removed", "unique_id": unique_id, "phys_offset": phys_offset}
+    own["property_text"] = text
     file = written(tmp_path / "f", line(9, 5, **own))
     none = {"dry_run": False, "send": 0, "exists": 0, "no unique id": 0}
     assert counts(broker, file, "--yes") == none | {"send": 1}

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from duemq.auth.signature import Credentials
-from duemq_common.bodies.copies import COPIES_MAX, KEYS_MAX, CopiesRequest, CopiesResponse
+from duemq_common.bodies.copies import KEYS_MAX, CopiesRequest, CopiesResponse
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
@@ -50,13 +51,23 @@ def test_copies_are_found_as_soon_as_they_are_stored(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_newest_copies_of_many_are_examined(tmp_path: Path) -> None:
+def test_all_copies_are_examined_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of a Java client's batch share one id: a copy that is left out is sent again."""
+
     async def main() -> None:
         async with running(small(tmp_path)) as (_, remote):
-            for number in range(COPIES_MAX + 2):
-                await remote.send("T", b"copy", UNIQ_KEY="u", COPY_OF=f"{number}")
-            [marks] = await copies(remote, "T", "u")
-            assert marks == [f"{number}" for number in range(2, COPIES_MAX + 2)]
+            marks = [f"{number}" for number in range(70)]
+            for mark in marks:
+                await remote.send("T", b"copy", UNIQ_KEY="u", COPY_OF=mark)
+            monkeypatch.setattr("duemq.messages.copies.COPIES_MAX", 70)
+            assert await copies(remote, "T", "u", "v", "u") == [marks, [], marks]
+            await remote.send("T", b"copy", UNIQ_KEY="v", COPY_OF="x")
+            request = CopiesRequest(MARK, [b"u", b"v"])
+            refused = await response_to(remote, "T", request)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert "more than 70 messages of T have these ids" in str(refused.remark)
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ import pytest
 
 from duemq.client import Admin, Client
 from duemq.client.admin.dead_letters import RESENT, DeadLetter, dead_letter
+from duemq.client.admin.messages import QUERY_COUNT
 from duemq.client.admin.resends import ResendOptions
 from duemq.client.admin.topic_page import topic_page
 from duemq.client.admin.topics import TopicSettings
@@ -113,6 +114,24 @@ def test_a_page_of_letters_takes_few_requests(
             assert await copies_of(admin) == {
                 b"%d" % number: (f"{number:032X}", number, "blue") for number in range(COUNT)
             }
+
+    run(main())
+
+
+def test_letters_with_one_id_are_sent_once(run: Run, tmp_path: Path) -> None:
+    """Messages of a Java client's batch share the id of the batch in their dead letters."""
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, mappedFileSizeCommitLog="1048576")) as (broker, _),
+            Admin(broker=broker.address, timeout_s=TIMEOUT_S) as admin,
+        ):
+            await admin.create_topic("T", TopicSettings(read_queues=2, write_queues=2))
+            letters = [letter(n, properties={"UNIQ_KEY": "batch"}) for n in range(COUNT)]
+            await admin.resend(letters[:100])
+            statuses = [one.status for one in await admin.resend(letters)]
+            assert statuses == ["already sent"] * 100 + ["sent"] * 50
+            assert len(await copies_of(admin)) == COUNT
 
     run(main())
 
@@ -246,6 +265,19 @@ def test_an_apache_broker_is_asked_for_each_letter(run: Run) -> None:
             assert apache.codes[RequestCode.QUERY_MESSAGE] == 40
             assert apache.codes[RequestCode.SEND_MESSAGE_V2] == 39
             assert apache.codes[RequestCode.SEND_BATCH_MESSAGE] == 0
+
+    run(main())
+
+
+def test_an_apache_broker_may_have_more_copies_than_it_returns(run: Run) -> None:
+    async def main() -> None:
+        record = encode_record(letter(1, topic="T").record)
+        apache = ApacheBroker(record * QUERY_COUNT)
+        async with scripted(apache) as address, Admin(address, timeout_s=TIMEOUT_S) as admin:
+            apache.address = address
+            results = await admin.resend([letter(0), letter(1)])
+            assert [one.status for one in results] == ["sent", "refused"]
+            assert "does not return all messages with its id" in results[1].remark
 
     run(main())
 
