@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
 SLICE_S: Final = 0.002  # time of the decisions between two yields, about
-SLICE_HITS_MIN, SLICE_HITS_MAX = 64, 512
+SLICE_HITS_MIN, SLICE_HITS_MAX = 128, 512
 PIECE_HITS: Final = 512  # hits found between two yields
 PIECES_MAX: Final = 16  # pieces of one page
 Mask = npt.NDArray[np.bool_]

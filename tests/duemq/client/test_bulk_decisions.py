@@ -218,11 +218,11 @@ def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("count", "took_s", "size"),
     [
-        (64, 0.0, 128),
-        (64, 0.0001, 128),
+        (128, 0.0, 256),
+        (128, 0.0001, 256),
         (128, 0.002, 128),
         (256, 0.004, 128),
-        (256, 1.0, 64),
+        (256, 1.0, 128),
         (400, 0.001, 512),
         (512, 0.0021, 487),
     ],
