@@ -15,7 +15,7 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import copy_bytes, leading_zeros
 
 Bytes = npt.NDArray[np.uint8]
-POWERS = np.array([10**n for n in range(19)], np.int64)
+POWERS = np.array([10**n for n in range(20)], np.uint64)
 ZERO, MINUS = ord("0"), ord("-")
 PAIRS = np.array([divmod(n, 10) for n in range(100)], np.uint8) + np.uint8(ZERO)  # two digits
 
@@ -96,10 +96,10 @@ def copy(out: Bytes, out_pos: int, data: Bytes, pos: int, size: int) -> None:
 @kernel
 def digits_len(value: int) -> int:
     """Return the number of characters that `put_digits` writes for `value`."""
-    # 0 has one digit
-    rest = max(value if value >= 0 else -value, 1)
+    # 0 has one digit; unsigned, because the absolute value of the least number has 64 bits
+    rest = max(np.uint64(value if value >= 0 else -value), np.uint64(1))
     # bits * log10(2), where log10(2) is about 1233 / 4096: right, or one digit too few
-    least = (64 - leading_zeros(np.uint64(rest))) * 1_233 >> 12
+    least = (64 - leading_zeros(rest)) * 1_233 >> 12
     count = least + (1 if rest >= POWERS[least] else 0)
     # room for the minus sign
     return count if value >= 0 else count + 1
@@ -111,7 +111,6 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
     end = pos + digits_len(value)
     if value < 0:
         out[pos] = MINUS
-    # unsigned, because the absolute value of the least number has 64 bits
     rest = np.uint64(value if value >= 0 else -value)
     start = end
     # two digits a step, from the last one on

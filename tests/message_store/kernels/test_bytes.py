@@ -62,12 +62,15 @@ def test_copy(data: bytes, pos: int, size: int, out_pos: int) -> None:
     assert out.tobytes() == bytes(expected)
 
 
-@pytest.mark.parametrize("value", [0, 9, 10, -1, -9, -10, 10**18, -(10**18)])
+@pytest.mark.parametrize(
+    "value",
+    [0, 9, 10, -1, -9, -10, 10**18, -(10**18), 10**18 - 1, 2**63 - 1, -(2**63 - 1), -(2**63)],
+)
 def test_digits_at_limits(value: int) -> None:
     check_digits(value)
 
 
-@given(st.integers(-(10**18), 10**18))
+@given(st.integers(-(2**63), 2**63 - 1))
 def test_digits(value: int) -> None:
     check_digits(value)
 
