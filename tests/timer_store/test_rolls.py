@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +52,9 @@ def test_rolled_markers_of_decisions_change_no_count(rig: TimerRig, how: str, en
     assert rig.timers.counts.total == 0
 
 
+@pytest.mark.parametrize("refused", ["a part of the units", "all, by a full disk"])
 def test_a_roll_that_was_incomplete_continues(
-    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     due_ms = rig.clock.now_ms() + 25_000
     rig.put_many([(due_ms, "T", 0, b"%d" % n) for n in range(5)])
@@ -60,10 +62,14 @@ def test_a_roll_that_was_incomplete_continues(
     units = rig.timers.units
     add, refusals = units.add, iter([True])
 
-    def add_two(rows: Rows, **times: int) -> int:
-        return add(rows[:2] if next(refusals, False) else rows, **times)
+    def add_less(rows: Rows, **times: int) -> int:
+        if not next(refusals, False):
+            return add(rows, **times)
+        if refused == "a part of the units":
+            return add(rows[:2], **times)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(units, "add", add_two)
+    monkeypatch.setattr(units, "add", add_less)
     rig.advance(6_000)
     monkeypatch.undo()
     assert next(refusals, None) is None
