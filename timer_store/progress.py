@@ -200,7 +200,8 @@ class SettledTimers:
         self._note(offsets)
 
     def _note(self, offsets: Offsets) -> None:
-        self._added.append(offsets)
+        if self._sorted is not None:
+            self._added.append(offsets)
         if self._recorded is not None:
             self._recorded.append(offsets)
 
@@ -248,7 +249,6 @@ class SettledTimers:
             self._sorted = np.sort(
                 np.concatenate([*pieces, *(item.offsets for item in self._returned)])
             )
-            self._added.clear()
         if self._added:
             added = np.sort(np.concatenate(self._added))
             self._sorted = np.insert(self._sorted, np.searchsorted(self._sorted, added), added)
@@ -279,9 +279,11 @@ class SettledTimers:
         self._captured = {}
         del self._returned[:returned_batches]
         self._sorted = None
+        self._added.clear()
 
     def clear(self) -> None:
         """Remove all timers, after a rebuild without settled timers."""
         self._positions, self._captured = {}, {}
         self._returned.clear()
         self._sorted = None
+        self._added.clear()

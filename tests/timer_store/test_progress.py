@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +98,25 @@ def test_a_checkpoint_neither_copies_nor_visits_the_settled_timers() -> None:
     settled.remove_written()
     assert len(captured) == 100
     assert settled.offsets.tolist() == list(range(100, 200))
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_settled_timers_of_former_checkpoints_take_no_memory(read: bool) -> None:
+    """No slot may be loaded for days, while timers are cancelled."""
+    settled = SettledTimers()
+
+    def checkpoints(count: int) -> None:
+        for _ in range(count):
+            settled.add(np.arange(8), np.arange(8))
+            settled.capture()
+            if read:
+                assert settled.offsets.size == 8
+            settled.remove_written()
+
+    tracemalloc.start()
+    checkpoints(10)
+    before, _ = tracemalloc.get_traced_memory()
+    checkpoints(1_000)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 20_000
