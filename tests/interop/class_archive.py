@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,8 @@ def archive_options(program: str, jars: Path) -> list[str]:
         lists = [path for path in jars.parent.glob(f"{archive.stem}.classes*") if _is_filled(path)]
         if not lists:
             return [QUIET, f"-XX:DumpLoadedClassList={archive.with_suffix(_suffix('classes'))}"]
-        _write(archive, lists[0], jars)
+        with suppress(FileNotFoundError):  # another process has written the archive meanwhile
+            _write(archive, lists[0], jars)
     return [QUIET, f"-XX:SharedArchiveFile={archive}"]
 
 
