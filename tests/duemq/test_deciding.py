@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from delayed_delivery.pending import Found
+from delayed_delivery.steps import at_once
 from duemq.broker.broker import Broker
 from duemq.client.decisions import MessageSelection, PendingDecisions
 from duemq.messages.decide import DecideProcessor
@@ -297,6 +298,7 @@ def test_a_dry_run_of_a_move_appends_and_counts_nothing(tmp_path: Path) -> None:
             assert state(broker) == before
 
     def state(broker: Broker) -> tuple[int, object]:
-        return broker.store.max_offset, broker.plugins.admin_views()["timer_store.summary"]()
+        view: Any = broker.plugins.admin_views()["timer_store.summary"]()
+        return broker.store.max_offset, at_once(view)
 
     asyncio.run(work())
