@@ -96,10 +96,12 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
 def test_a_message_in_quarantine_is_sent_once(broker: Running, tmp_path: Path) -> None:
     topic = ("topic", "create", "Removed")
     assert duemq(*topic, *broker.where).returncode == 0
-    sent = duemq("send", "Removed", "body 9", "--at", "+1s", "--json", *broker.where)
+    sent = duemq("send", "Removed", "body 9", "--at", "+1h", "--json", *broker.where)
     stored = json.loads(sent.stdout)
     unique_id, phys_offset = stored["message_id"], int(stored["offset_message_id"][-16:], 16)
     assert duemq("topic", "delete", "Removed", "--yes", *broker.where).returncode == 0
+    fire = ("timers", "fire", "--topic", "Removed", "--yes")
+    assert duemq(*fire, *broker.where).returncode == 0
 
     def quarantined() -> bool:
         listed = duemq("quarantine", "list", "--topic", "Removed", "--json", *broker.where)
