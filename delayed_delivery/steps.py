@@ -16,13 +16,10 @@ ROWS_PER_TURN: Final = 256  # rows that take up to 10 us each
 
 async def in_turns(steps: Steps[T]) -> T:
     """Do one step in each turn of the event loop; return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    results: list[T] = []
+    for _ in _completed(steps, results):
         await asyncio.sleep(0)
+    return results[0]
 
 
 async def collected(rows: Iterable[T]) -> list[T]:
@@ -37,9 +34,12 @@ async def collected(rows: Iterable[T]) -> list[T]:
 
 def at_once(steps: Steps[T]) -> T:
     """Do all steps now; return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    results: list[T] = []
+    for _ in _completed(steps, results):
+        pass
+    return results[0]
+
+
+def _completed(steps: Steps[T], results: list[T]) -> Steps[None]:
+    """Yield after each step; add the result."""
+    results.append((yield from steps))
