@@ -2,7 +2,7 @@
 #
 #   make demo        run a broker and a client; show delayed messages in a live table
 #   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
-#   make test        run the tests: every package and every guarantee, in 11 to 22 minutes on two cores
+#   make test        run the tests: every package and every guarantee, in 9 to 12 minutes on two cores
 #   make test-all    run also the extended tests, with more kills and failovers
 #   make test-fast   run the tests without Java, real clients and kills
 #   make lint        check format, style and types
@@ -73,7 +73,7 @@ $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 demo: $(VENV)/demo
-	@$(BIN)/python -m duemq demo
+	@$(BIN)/python -m tests.support.demo
 
 demo-ha: $(VENV)/demo
 	@$(BIN)/python -m tests.support.failover_demo
@@ -83,7 +83,7 @@ test: env
 
 test-all: env
 	STORAGE_FAULTS=40 STORAGE_DAMAGES=12 SIMULATION_SEEDS=30 MIGRATION_MODELS=20 FAILOVER_MODELS=25 \
-	TIMER_MODELS=20 COMPACT_MODELS=20 $(PYTEST) $(CAMPAIGNS) $(PYTEST_ARGS)
+	TIMER_MODELS=20 COMPACT_MODELS=20 EXAMPLES=100 $(PYTEST) $(CAMPAIGNS) $(PYTEST_ARGS)
 
 test-fast: env
 	$(PYTEST) -m "not (extended or interop or crash or spark)" \

@@ -45,10 +45,10 @@ def main(count: int, folder: Path) -> None:
     print(json.dumps({"machine": describe(), "findings": count} | results, indent=2))
 
 
-def fill_late(root: Path, count: int) -> None:
-    """Fill a store with timers, nine of ten in one topic, and deliver them an hour late."""
+def fill_late(root: Path, count: int, topics: tuple[str, ...] = TOPICS) -> None:
+    """Fill a store with timers, by default nine of ten in one topic; deliver them an hour late."""
     with Engine(root) as engine:
-        engine.filler = Filler(engine.timers, TOPICS)
+        engine.filler = Filler(engine.timers, topics)
         due_ms = engine.clock.now_ms() + 2_000
         while engine.filler.count < count:
             some = min(PIECE, count - engine.filler.count)
@@ -56,6 +56,7 @@ def fill_late(root: Path, count: int) -> None:
             engine.work()
         assert asyncio.run(CheckpointWriter(engine.timers).persist(last=True))
     with Engine(root, due_ms + HOUR_MS) as engine:
+        engine.filler = Filler(engine.timers, topics)  # the topics exist
         while engine.timers.stats.delivered < count:
             engine.clock.advance(STEP_MS)
             engine.work()

@@ -169,6 +169,10 @@ class PendingMessages(Protocol):
         """
         ...
 
+    def wake_due(self, now_ms: int) -> bool:
+        """Wake the delivery of messages that are due; return whether there are any."""
+        ...
+
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel messages: they are never delivered."""
         ...

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeAlias, TypeVar
 
 from duemq_common.errors import StoreError
@@ -35,7 +36,7 @@ class SharedBatches(Generic[Kind, Item, Result]):
     def __init__(
         self,
         process: Callable[[Kind, list[Item]], Awaitable[Sequence[Result | None]]],
-        turn: asyncio.Lock,
+        turn: AbstractAsyncContextManager[None],
         items_max: int,
     ) -> None:
         self._process, self._turn, self._items_max = process, turn, items_max

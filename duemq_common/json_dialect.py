@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from duemq_common import config_sums
+from duemq_common.disk_errors import naming
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import exists
 
@@ -241,8 +242,15 @@ def write_config(path: Path, text: str) -> None:
     replaces a valid backup.
 
     Raises:
-        OSError: The file cannot be written; the old file and its `.bak` are unchanged.
+        OSError: The file cannot be written, and the old file and its `.bak` are unchanged; or the
+            new file is written, but may not be durable yet, or the `.bak` is an older one. The
+            error names a file.
     """
+    with naming(path):
+        _replace_config(path, text)
+
+
+def _replace_config(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     data = text.encode()

@@ -1,4 +1,4 @@
-"""Text functions of RocketMQ: Java hash codes, names of topics and groups."""
+"""Text functions: RocketMQ's hash codes and names; numbers of bytes and durations for people."""
 
 from __future__ import annotations
 
@@ -68,3 +68,27 @@ def name_fault(name: str, *, bytes_max: int = TOPIC_BYTES_MAX) -> str | None:
 def _shown(name: str) -> str:
     """Return a name for an error text: only its beginning if the name is too long."""
     return repr(name if len(name) <= GROUP_BYTES_MAX else name[:GROUP_BYTES_MAX] + "...")
+
+
+def binary_size(size: int) -> str:
+    """Return a number of bytes as `50.0 GiB`, below 1024 as `7 B`."""
+    if size < 1_024:
+        return f"{size} B"
+    value, units = float(size), "BKMGTPE"
+    power = 0
+    while value >= 1_024 and power < len(units) - 1:
+        value /= 1_024
+        power += 1
+    return f"{value:.1f} {units[power]}iB"
+
+
+def duration(ms: float) -> str:
+    """Return a duration in its two largest units: `950 ms`, `3 min 20 s`."""
+    if ms < 1_000:
+        return f"{ms:,.0f} ms"
+    seconds, parts = int(ms) // 1_000, []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

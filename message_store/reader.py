@@ -33,7 +33,7 @@ from message_store.log.page_guard import PAGE_BYTES
 from message_store.log.prefetch import prefetch
 from message_store.log.record import Record, decode_record
 from message_store.log.unreadable import READS_MAX, UnreadableRanges
-from message_store.queues.consume_queue import LIGHT_QUEUES
+from message_store.queues.apache_names import LIGHT_QUEUES
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover, start_position
@@ -43,6 +43,7 @@ from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
 from message_store.write_gate import WriteGate
 
+Offsets = npt.NDArray[np.int64]
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
 
@@ -133,6 +134,31 @@ class StoreReader:
     def log_files(self) -> list[LogFile]:
         """The files of the log, in order."""
         return list(self.log.files)
+
+    def files_of(self, ranked: Offsets) -> Iterator[tuple[LogFile, int, int]]:
+        """Yield the files that hold log offsets, with first and end of the offsets in each.
+
+        Any thread.
+
+        Args:
+            ranked: (n,) log offsets, ascending; those outside of the log are skipped.
+        """
+        return self.log.files_with(ranked[: np.searchsorted(ranked, self.log.end)])
+
+    def indexes_by_file(self, offsets: Offsets) -> Iterator[tuple[LogFile, Offsets]]:
+        """Yield the files that hold (n,) log offsets, in any order, with the indexes of these.
+
+        Any thread; a file that retention removes meanwhile may be missing.
+        """
+        low, high = (int(offsets.min()), int(offsets.max())) if offsets.size else (-1, -1)
+        if self.log.min_offset <= low and high < self.log.end:
+            file = self.log.find_file(low)
+            if file is not None and high < file.base + file.size:  # often: nothing to sort
+                yield file, np.arange(offsets.size)
+                return
+        order = np.argsort(offsets, kind="stable")
+        for file, first, end in self.files_of(offsets[order]):
+            yield file, order[first:end]
 
     def log_file(self, phys_offset: int) -> LogFile:
         """Return the file of the log that holds an offset.

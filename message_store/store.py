@@ -28,7 +28,7 @@ from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import Appender, CommitLog
 from message_store.log.flusher import Flusher
-from message_store.log.read_ahead import ReadAhead
+from message_store.log.read_ahead import LARGE_BYTES, ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.topic_table import TopicTable
@@ -276,6 +276,7 @@ class MessageStore(StoreReader):
         if self.refusal:
             self._refuse_all(batch, 0, self.refusal)
             return
+        start = self.log.end
         appended = self._append(batch)
         if batch.on_appended is not None:
             batch.on_appended()
@@ -284,8 +285,7 @@ class MessageStore(StoreReader):
         for first, end in appended:
             self._queue_units(batch, first, end, of_topics)
         self._log_grew()
-        if self.log.end >= self.read_ahead.wake_at:
-            self.read_ahead.wake()
+        self._wake_read_ahead(self.log.end - start)
         for dispatcher in (*self._dispatchers, *of_topics):
             dispatcher(batch)
 
@@ -327,6 +327,11 @@ class MessageStore(StoreReader):
         self._log_grew()
         # No read-ahead: large writes cost less into pages that do not exist.
         return taken
+
+    def _wake_read_ahead(self, appended: int) -> None:
+        ahead, end = self.read_ahead, self.log.end
+        if end >= ahead.wake_at and (appended < LARGE_BYTES or end < ahead.expected):
+            ahead.wake()
 
     def _log_grew(self) -> None:
         if self.log.end - self.progress.marked >= MARK_STEP_BYTES:

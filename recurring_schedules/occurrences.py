@@ -5,17 +5,23 @@ are not `*` fires once on each matching day: in the gap of a DST change at the f
 the gap, in a repeated hour at the first of both times. Other expressions match each real minute or
 second: nothing in the gap, twice in a repeated hour. Intervals are real time and have no zone.
 Several expressions fire at the times of any of them; `every_days` keeps every n-th date.
-See docs/decisions/0058-recurring-schedules.md.
+A search for the next time does a bounded amount of work, whatever the definition, in bounded steps,
+because each delays deliveries: a client chooses the definition. See
+docs/decisions/0058-recurring-schedules.md.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from delayed_delivery.steps import Steps, at_once
 from recurring_schedules.definition import (
     ALIASES,
+    EXCLUSIONS_MAX,
     Definition,
     InvalidDefinition,
     split_expressions,
@@ -27,24 +33,71 @@ if TYPE_CHECKING:
 
 EXCLUDED_MAX: Final = 10_000
 """Maximum number of consecutive exclusions; a schedule with more has ended."""
+WORK_MAX: Final = 400_000
+"""Maximum work of a search, about 1 us a unit; a schedule that needs more has ended."""
+STEP_WORK: Final = 4_000
+"""Work of a step, after which other work runs; one search of an expression may exceed it."""
+PARSE_WORK: Final = 32
+"""Work of one search of a cron expression, plus one unit for each day that it passes."""
+DATE_WORK: Final = 8
+"""Work of the parsing of a date."""
+SEARCHED_DAYS: Final = 50 * 366  # by cronsim, before it gives up
+DAY_MS: Final = 86_400_000
 FIELDS_WITH_SECONDS: Final = 6
 FIRST_MONDAY: Final = date(1970, 1, 5)
 """Date from which `every_days` counts without a start."""
 
 
+class StepWork:
+    """Work of the current step.
+
+    Attributes:
+        units: Work since the start of the step.
+    """
+
+    def __init__(self) -> None:
+        self.units = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.units >= STEP_WORK
+
+
 def next_after(definition: Definition, after_ms: int) -> int | None:
     """Return the first planned time after a time, None if there is none."""
+    return at_once(search_after(definition, after_ms, StepWork()))
+
+
+def search_after(definition: Definition, after_ms: int, step: StepWork) -> Steps[int | None]:
+    """Return the first planned time after a time, None if there is none.
+
+    Args:
+        step: Work of the current step, which several searches may share.
+    """
     after_ms = max(after_ms, definition.start_ms - 1)
+    work = 0
     for _ in range(EXCLUDED_MAX):
-        planned_ms = _unrestricted(definition, after_ms)
+        times: list[int] = []
+        for time_ms, units in _unrestricted(definition, after_ms):
+            times += [] if time_ms is None else [time_ms]
+            work += units
+            step.units += units
+            if step.is_done:
+                yield
+                step.units = 0
+        work += len(definition.exclude)
+        step.units += len(definition.exclude)
+        planned_ms = min(times, default=None)
         if planned_ms is None or 0 < definition.end_ms < planned_ms:
             return None
         if definition.every_days and (date_ms := _next_date(definition, planned_ms)):
             after_ms = date_ms - 1
-            continue
-        if not definition.exclude or not _is_excluded(definition, planned_ms):
+        elif not definition.exclude or not _is_excluded(definition, planned_ms):
             return planned_ms
-        after_ms = planned_ms
+        else:
+            after_ms = planned_ms
+        if work > WORK_MAX:
+            return None
     return None
 
 
@@ -62,27 +115,38 @@ def due_ms_of(definition: Definition, planned_ms: int, following_ms: int | None)
 
 
 def check_fires(definition: Definition, now_ms: int) -> int:
+    """Return the result of `first_time`, in one step."""
+    return at_once(first_time(definition, now_ms, StepWork()))
+
+
+def first_time(definition: Definition, now_ms: int, step: StepWork) -> Steps[int]:
     """Return the first planned time after now.
+
+    Args:
+        step: See `search_after`.
 
     Raises:
         InvalidDefinition: An expression is malformed, or there is no such time.
     """
     for expression in definition.exclude:
-        if not _date_of(expression):
-            _check_expression(expression)
+        _check_expression(expression, _exclusion)
+        step.units += DATE_WORK if "-" in expression[:5] else PARSE_WORK
+        if step.is_done:
+            yield
+            step.units = 0
     for expression in split_expressions(definition.cron):
-        _check_expression(expression)
-    first_ms = next_after(definition, now_ms)
+        _check_expression(expression, lambda text: _times(text, datetime(2026, 1, 1, tzinfo=UTC)))
+    first_ms = yield from search_after(definition, now_ms, step)
     if first_ms is None:
         raise InvalidDefinition("it never fires: check its expression, end and exclusions")
     return first_ms
 
 
-def _check_expression(text: str) -> None:
+def _check_expression(text: str, parse: Callable[[str], object]) -> None:
     from cronsim import CronSimError
 
     try:
-        _times(text, datetime(2026, 1, 1, tzinfo=UTC))
+        parse(text)
     except CronSimError as error:
         raise InvalidDefinition(f"the cron expression {text[:100]!r} is invalid: {error}") from None
 
@@ -94,15 +158,20 @@ def _times(expression: str, after: datetime) -> CronSim:
     return CronSim(ALIASES.get(expression, expression), after)
 
 
-def _unrestricted(definition: Definition, after_ms: int) -> int | None:
-    """Return the first time after `after_ms`, without exclusions and end."""
+def _unrestricted(definition: Definition, after_ms: int) -> Iterator[tuple[int | None, int]]:
+    """Yield the first time of each expression after `after_ms`, and the work of its search.
+
+    The times are without exclusions and end.
+    """
     every_ms, phase_ms = definition.every_ms, definition.phase_ms
     if every_ms:
-        return phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms
+        yield phase_ms + ((after_ms - phase_ms) // every_ms + 1) * every_ms, 1
+        return
     zone = UTC if definition.zone == "UTC" else zone_of(definition.zone)
-    expressions = split_expressions(definition.cron)
-    times = [_next_of_cron(expression, after_ms, zone) for expression in expressions]
-    return min((time_ms for time_ms in times if time_ms is not None), default=None)
+    for expression in split_expressions(definition.cron):
+        time_ms = _next_of_cron(expression, after_ms, zone)
+        days = SEARCHED_DAYS if time_ms is None else (time_ms - after_ms) // DAY_MS
+        yield time_ms, PARSE_WORK + days
 
 
 def _next_date(definition: Definition, planned_ms: int) -> int | None:
@@ -174,18 +243,31 @@ def _is_excluded(definition: Definition, planned_ms: int) -> bool:
 
 
 def _matches(expression: str, when: datetime) -> bool:
-    """Return whether a date or cron expression matches a local time."""
-    if excluded := _date_of(expression):
-        return when.date() == excluded.date()
-    expression = ALIASES.get(expression, expression)
-    local = when.replace(tzinfo=UTC)  # fields of the local time, without changes of the zone
-    if len(expression.split()) < FIELDS_WITH_SECONDS:
-        local = local.replace(second=0)
-    return next(_times(expression, local - timedelta(seconds=1)), None) == local
+    """Return whether a date or cron expression matches a local time.
+
+    The fields are compared: a search for the next time of a rare expression takes milliseconds.
+    """
+    exclusion = _exclusion(expression)
+    if isinstance(exclusion, date):
+        return when.date() == exclusion
+    has_seconds = len(ALIASES.get(expression, expression).split()) == FIELDS_WITH_SECONDS
+    return (
+        when.hour in exclusion.hours
+        and when.minute in exclusion.minutes
+        and (not has_seconds or when.second in exclusion.seconds)
+        and when.month in exclusion.months
+        and exclusion.match_day(when.date())
+    )
 
 
-def _date_of(text: str) -> datetime | None:
+@lru_cache(maxsize=EXCLUSIONS_MAX)  # those of one search
+def _exclusion(text: str) -> date | CronSim:
+    """Return the date or the parsed cron expression of an exclusion.
+
+    Raises:
+        CronSimError: It is neither.
+    """
     try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError:
-        return None
+        return _times(text, datetime(2026, 1, 1, tzinfo=UTC))

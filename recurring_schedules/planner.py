@@ -8,8 +8,9 @@ urgent ones first; timers are delivered between two turns. The record of the occ
 proof that it is planned: after a kill, a start finds it in the log, or appends it.
 
 Overdue occurrences, after an outage or a jump of the clock, are appended at once, unless they are
-older than the catch-up window, or the rule `latest` applies and a later one is overdue too. If the
-topic of a schedule was deleted, the schedule is paused with the reason as its note.
+older than the catch-up window, or the rule `latest` applies and a later one is overdue too. A long
+search for the following time continues in the next turns. If the topic of a schedule was deleted,
+the schedule is paused with the reason as its note.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from delayed_delivery.steps import Steps
 from duemq_common.clock import Clock, Signal
 from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.hooks import PutHook
@@ -30,7 +32,7 @@ from recurring_schedules import journal
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
-from recurring_schedules.occurrences import due_ms_of, next_after
+from recurring_schedules.occurrences import StepWork, due_ms_of, search_after
 from recurring_schedules.pause_reports import PauseReports
 from recurring_schedules.table import ScheduleTable
 from recurring_schedules.urgency_queue import UrgencyQueue
@@ -99,6 +101,7 @@ class Planner:
         self._store, self._table, self._clock, self._hooks = store, table, clock, hooks
         self._batch = PutBatch(TURN_OCCURRENCES)
         self._queue, self._pauses = UrgencyQueue(), PauseReports(log)
+        self._step, self._searches = StepWork(), dict[int, Steps[Candidate | None]]()  # by slot
         self._wake, self._stops = Signal(), False
         self._can_pause = False  # whether the last turn left a backlog without urgent occurrences
         self.stats = PlannerStats()
@@ -138,10 +141,39 @@ class Planner:
         next_ms = self._table.rows["next_ms"][due]
         is_ahead = bool((next_ms >= now_ms + AHEAD_MS).all())
         self._can_pause = is_ahead and len(self._queue) > BACKLOG_SLOTS
-        candidates = [self._candidate(slot, now_ms) for slot in due]
+        self._step.units = 0
+        for slot in due:
+            self._searches[slot] = self._candidate(slot, now_ms)
+        candidates = [self._searched(slot) for slot in due]
+        self._step.units = 0
+        candidates += [self._searched(slot) for slot in self._unfinished(due)]
         if occurrences := [item for item in candidates if item is not None]:
             self._append(occurrences, now_ms)
-        return bool(due or len(self._queue))
+        return bool(due or len(self._queue) or self._searches)
+
+    def _unfinished(self, due: Sequence[int]) -> list[int]:
+        """Return slots whose search has to continue in this turn: the one that waits longest."""
+        first = next((slot for slot in self._searches if slot not in due), None)
+        return [] if first is None else [first]
+
+    def _searched(self, slot: int) -> Candidate | None:
+        """Do a step of a search, unless the turn's work is done; return its result at the end."""
+        search = self._searches.pop(slot)
+        try:
+            if not self._step.is_done:
+                next(search)
+        except StopIteration as end:
+            candidate: Candidate | None = end.value
+            return candidate
+        self._searches[slot] = search
+        return None
+
+    async def plan(self, slot: int) -> None:
+        """Append the next occurrence of a schedule if it has to be appended now."""
+        self.turn(self._clock.now_ms(), [slot])
+        while slot in self._searches and not self._store.refusal:
+            await asyncio.sleep(0)
+            self.turn(self._clock.now_ms(), [])
 
     def _take_due(self, now_ms: int) -> list[int]:
         """Return slots whose next occurrence has to be appended, the earliest one first."""
@@ -170,8 +202,8 @@ class Planner:
         first_ms = min(first_ms, self._pauses.next_ms)
         return None if first_ms == NEVER else first_ms
 
-    def _candidate(self, slot: int, now_ms: int) -> Candidate | None:
-        """Return the occurrence to append, None if the turn skips it."""
+    def _candidate(self, slot: int, now_ms: int) -> Steps[Candidate | None]:
+        """Return the occurrence to append, None if it is skipped or the schedule has changed."""
         try:
             record = self._table.record(self._store, slot)
         except RecordUnreadable as error:
@@ -182,10 +214,13 @@ class Planner:
         if fault := journal.topic_fault(self._store.topics, definition.topic):
             self._pause(slot, record, fault, now_ms)
             return None
-        row = self._table.rows[slot]
-        planned_ms = int(row["next_ms"])
+        planned_ms = int(self._table.rows["next_ms"][slot])
+        before = self._table.rows[slot].tolist()
         for _ in range(SKIPS_MAX):
-            next_ms = next_after(definition, planned_ms)
+            next_ms = yield from search_after(definition, planned_ms, self._step)
+            if self._table.rows[slot].tolist() != before:  # it has changed meanwhile
+                self._table.set_wake(slot)
+                return None
             is_old = planned_ms < now_ms - definition.catch_up_ms
             is_replaced = definition.overlap == "latest" and next_ms and next_ms <= now_ms
             if not is_old and not is_replaced:

@@ -110,11 +110,13 @@ class RecurringPlugin(PluginBase):
             tasks.create_task(self._run(planner), name="recurring schedules")
             tasks.create_task(checkpoints.run(), name="checkpoints of schedules")
             tasks.create_task(renewal.run(), name="renewal of schedules")
+            tasks.create_task(requests.run(), name="withdrawals of schedules")
             try:
                 yield
             finally:
                 planner.stop()
                 renewal.stop()
+                requests.stop()
                 checkpoints.stop()
                 self._host.metrics.unregister(collector)
         self._running = None
@@ -171,6 +173,7 @@ def recovered_table(store: MessageStore) -> ScheduleTable:
     """Return the table of a store at the end of its log."""
     table = load_table(store)
     table.replay(store, lambda text: log.error("%s", text))
+    table.read_newest_withdrawal(store)
     table.oldest_definition()  # reads all rows now, not while timers are due
     return table
 

@@ -34,6 +34,7 @@ from recurring_schedules.definition import (
 )
 from recurring_schedules.journal import ScheduleRecord
 from recurring_schedules.names import JOURNAL_QUEUE, REQUEST_NAMES, UNIQUE_KEY
+from recurring_schedules.occurrences import StepWork
 from recurring_schedules.requests import ScheduleRequests, already_exists
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ _OF_REMOTING: Final = {UNIQUE_KEY, "WAIT", "INSTANCE_ID", "MSG_REGION", "CLUSTER
 _OF_V5: Final = {"PGROUP", "__BORNHOST", "BORN_TIMESTAMP", "TRACE_CONTEXT"}
 SENDERS_PROPERTIES: Final = frozenset(_OF_REMOTING | _OF_V5)
 """Properties that clients set in the message that creates a schedule, not of its occurrences."""
+TURN_WORK: Final = 20_000
+"""Work of the searches of one batch, about 1 us a unit (`occurrences.WORK_MAX`)."""
+BUSY: Final = "too many schedules are created at the same time: send it again"
+TOO_LONG: Final = (
+    "the search for its first time takes too long for a send: create it with "
+    "duemq schedule create, or the HTTP API"
+)
 KEPT_PROPERTIES: Final[tuple[str, ...]] = (UNIQUE_KEY, "WAIT")
 
 
@@ -63,12 +71,13 @@ class ScheduleHook:
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Replace rows that create schedules by records of the journal; refuse invalid ones."""
         created: dict[str, ScheduleRecord] = {}
+        turn = StepWork()
         for index in schedule_rows(batch, self._topics):
             try:
                 definition = self._definition(batch, index)
                 record = created.get(definition.name)
                 if record is None:
-                    record = self._requests().record_of(definition, now_ms)
+                    record = self._record_of(definition, now_ms, turn)
                 elif record.definition != definition:
                     raise InvalidDefinition(already_exists(definition.name))
             except InvalidDefinition as error:
@@ -80,6 +89,29 @@ class ScheduleHook:
             else:
                 created[definition.name] = record
                 self._replace(batch, index, record)
+
+    def _record_of(self, definition: Definition, now_ms: int, turn: StepWork) -> ScheduleRecord:
+        """Return the record of a schedule.
+
+        Args:
+            turn: Work of the records before it in the batch; that of this one is added.
+        Raises:
+            InvalidDefinition: The search for its first time would hold the event loop.
+            RequestError: SYSTEM_BUSY: the searches of the records before it held the event loop.
+        """
+        if turn.units >= TURN_WORK:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, BUSY)
+        before, step = turn.units, StepWork()
+        steps = self._requests().record_of(definition, now_ms, step)
+        try:
+            while turn.units - before < TURN_WORK:
+                next(steps)
+                turn.units += step.units
+        except StopIteration as end:
+            turn.units += step.units
+            record: ScheduleRecord = end.value
+            return record
+        raise InvalidDefinition(TOO_LONG)
 
     def _definition(self, batch: PutBatch, index: int) -> Definition:
         row, properties = batch.rows[index], batch.properties(index)

@@ -7,11 +7,13 @@ Between the check of a change and its record there is no await, so two requests 
 each other. The response waits until disk and replicas have the record.
 
 A pause or deletion also cancels the pending occurrence. Its record comes first and names the
-occurrence, so a start after a crash in between repeats the cancellation (`finish_withdrawals`).
+occurrence, so a start after a crash in between repeats the cancellation (`finish_withdrawals`). If
+the store refuses a cancellation, it is repeated until it is done (`run`), and before other changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +22,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from delayed_delivery.names import MANUAL, SCHEDULE_NAME
-from delayed_delivery.pending import Offsets, PendingMessages, Verdict
+from delayed_delivery.pending import HitQuery, Offsets, PendingMessages, Verdict
 from delayed_delivery.schedule_rows import DERIVED_PREFIX
-from duemq_common.clock import Clock
+from delayed_delivery.steps import Steps, in_turns
+from duemq_common.clock import Clock, Signal
 from duemq_common.codes import ResponseCode
-from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.errors import RecordUnreadable, RequestError, StoreError
+from duemq_common.log_lines import FailureLog
 from duemq_common.request import Request, Response
 from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
@@ -38,7 +42,7 @@ from recurring_schedules.definition import (
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.names import occurrence_key
-from recurring_schedules.occurrences import check_fires, next_after
+from recurring_schedules.occurrences import StepWork, first_time, search_after
 from recurring_schedules.planner import Planner
 from recurring_schedules.table import ScheduleTable
 
@@ -49,6 +53,8 @@ log = logging.getLogger(__name__)
 NOTE_CHARACTERS_MAX: Final = 1_000
 BACKFILL_MAX: Final = 10_000
 BACKFILL_BYTES_MAX: Final = 64 << 20
+RETRY_MS: Final = 1_000  # between two attempts to cancel an occurrence
+SEARCHES_MAX: Final = 3  # for an occurrence without key index, if messages were appended meanwhile
 
 
 class ScheduleRequests:
@@ -68,6 +74,7 @@ class ScheduleRequests:
     ) -> None:
         self._store, self._table, self._planner = store, table, planner
         self._pending, self._clock = pending, clock
+        self._failures, self._wake, self._stops = FailureLog(log), Signal(), False
         self._actions = {
             "create": self._create,
             "pause": self._pause,
@@ -87,7 +94,14 @@ class ScheduleRequests:
             )
         if self._store.refusal:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.refusal)
-        result = await action(request)
+        if (name := request.fields.get("name", "")) in self._table.withdrawn:
+            await self.finish_withdrawals()
+            if name in self._table.withdrawn:
+                raise _not_cancelled(name, "it is cancelled as soon as the store allows it")
+        try:
+            result = await action(request)
+        except StoreError as error:
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         missing = await self._store.wait_confirmed(self._store.max_offset)
         if missing:
             raise RequestError(missing.code, f"the change is in the log, but {missing.text}")
@@ -100,31 +114,46 @@ class ScheduleRequests:
             definition = decode_definition(request.body)
             if request.fields.get("topic") != definition.topic:
                 raise InvalidDefinition("the field topic is not the definition's topic")
-            record = self.record_of(definition, self._clock.now_ms())
+            steps = self.record_of(definition, self._clock.now_ms(), StepWork())
+            record = await in_turns(steps)
         except InvalidDefinition as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        if self._table.find(definition.name) >= 0:
-            return {"created": False, **self._progress(record)}
+        existing = self._find(definition.name)
+        if existing is not None:
+            if existing.definition != definition:  # of a request at the same time
+                raise RequestError(ResponseCode.INVALID_PARAMETER, already_exists(definition.name))
+            return {"created": False, **self._progress(existing)}
         journal.append(self._store, record, record.changed_ms)
-        slot = self._table.find(definition.name)
-        self._planner.turn(record.changed_ms, [slot])
-        self._planner.wake()
-        return {"created": True, **self._progress(self._table.record(self._store, slot))}
+        return {"created": True, **await self._planned(record)}
 
-    def record_of(self, definition: Definition, now_ms: int) -> ScheduleRecord:
+    async def _planned(self, record: ScheduleRecord) -> dict[str, object]:
+        """Plan an active schedule, whose record was appended; return its progress."""
+        slot = self._table.find(record.definition.name)
+        if record.next_ms:
+            await self._planner.plan(slot)
+        self._planner.wake()
+        return self._progress(self._find(record.definition.name) or record)
+
+    def record_of(
+        self, definition: Definition, now_ms: int, step: StepWork
+    ) -> Steps[ScheduleRecord]:
         """Return the record of a new schedule, or the newest one of the same schedule.
 
+        Args:
+            step: Work of the current step; see `occurrences.search_after`.
         Raises:
             InvalidDefinition: It cannot be created, or the name has another definition.
         """
         existing = self._find(definition.name)
         if existing is None:
-            return self._new_record(definition, now_ms)
+            return (yield from self._new_record(definition, now_ms, step))
         if existing.definition != definition:
             raise InvalidDefinition(already_exists(definition.name))
         return existing
 
-    def _new_record(self, definition: Definition, now_ms: int) -> ScheduleRecord:
+    def _new_record(
+        self, definition: Definition, now_ms: int, step: StepWork
+    ) -> Steps[ScheduleRecord]:
         check(definition)
         topics = self._store.topics
         if fault := journal.topic_fault(topics, definition.topic):
@@ -135,7 +164,7 @@ class ScheduleRequests:
             or definition.topic.startswith(DERIVED_PREFIX)
         ):
             raise InvalidDefinition(f"topic {definition.topic} belongs to the broker")
-        first_ms = check_fires(definition, now_ms)
+        first_ms = yield from first_time(definition, now_ms, step)
         return ScheduleRecord(
             definition=definition,
             planned_ms=now_ms,
@@ -192,11 +221,51 @@ class ScheduleRequests:
         """Return the log offset of the pending occurrence, also if it has a newer record.
 
         Retention may have removed the record that the schedule knows: a compaction has copied it.
+
+        Raises:
+            StoreError: The key index, which finds newer records, is too far behind the log.
         """
         offset = record.pending_offset
-        if offset < 0 or offset >= self._store.min_offset:
-            offsets = np.array([offset] if offset >= 0 else [], np.int64)
-            return (await self._pending.by_offset(offsets)).offsets
+        if offset < 0:
+            return np.empty(0, np.int64)
+        try:
+            return await self._newest_pending(record)
+        except StoreError:
+            if self._store.index.enabled:
+                raise
+            return await self._pending_without_index(record)
+
+    async def _pending_without_index(self, record: ScheduleRecord) -> Offsets:
+        """Return what `_pending_offsets` returns, from all pending messages of the topic.
+
+        An occurrence that was moved during a search can be missed: the next search finds it.
+        """
+        for _ in range(SEARCHES_MAX):
+            log_end = self._store.max_offset
+            offsets = await self._search(record)
+            if offsets.size or self._store.max_offset == log_end:
+                break
+        return offsets
+
+    async def _search(self, record: ScheduleRecord) -> Offsets:
+        """Search once through the pending messages of the topic."""
+        definition = record.definition
+        key = occurrence_key(definition.name, record.planned_ms).encode()
+        query, cursor = HitQuery(topic=definition.topic), ""
+        while True:
+            hits = self._pending.search(query, cursor)
+            for offset, unique_key in zip(hits.offsets.tolist(), hits.keys, strict=True):
+                if unique_key == key and self._schedule_of(offset) == definition.name:
+                    return np.array([offset], np.int64)
+            if hits.cursor is None:
+                return np.empty(0, np.int64)
+            cursor = hits.cursor
+            await asyncio.sleep(0)
+
+    async def _newest_pending(self, record: ScheduleRecord) -> Offsets:
+        offset = record.pending_offset
+        if offset >= self._store.min_offset:
+            return (await self._pending.by_offset(np.array([offset], np.int64))).offsets
         name = record.definition.name
         key = occurrence_key(name, record.planned_ms)
         pending = await self._pending.by_key(record.definition.topic, [key], unique=True)
@@ -215,9 +284,9 @@ class ScheduleRequests:
         """Cancel the occurrence that a record withdraws; correct the record if it was delivered."""
         decided = self._pending.cancel(offsets)
         for remark in decided.remarks.values():
-            raise RequestError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"an occurrence stays pending: {remark}"
-            )
+            self._table.withdrawn[record.definition.name] = record
+            self._wake.set()
+            raise _not_cancelled(record.definition.name, remark)
         if record.state == PAUSED and not (decided.verdicts == Verdict.DONE).any():
             corrected = replace(record, withdrawn_ms=0, revision=record.revision + 1)
             journal.append(self._store, corrected, record.changed_ms)
@@ -240,14 +309,18 @@ class ScheduleRequests:
     async def _resume(self, request: Request) -> dict[str, object]:
         """Plan again from now on; the occurrence that the pause has cancelled may come first."""
         record = self._existing(request)
-        if record.state == ACTIVE:
-            return self._progress(record)
-        self._check_topic(record)
-        now_ms = self._clock.now_ms()
-        planned_ms = max(record.planned_ms, now_ms)
-        if record.withdrawn_ms > now_ms:
-            planned_ms = record.withdrawn_ms - 1
-        next_ms = next_after(record.definition, planned_ms) or 0
+        while True:
+            if record.state == ACTIVE:
+                return self._progress(record)
+            self._check_topic(record)
+            now_ms = self._clock.now_ms()
+            planned_ms = max(record.planned_ms, now_ms)
+            if record.withdrawn_ms > now_ms:
+                planned_ms = record.withdrawn_ms - 1
+            next_ms = await _next_after(record.definition, planned_ms) or 0
+            if (newest := self._existing(request)) == record:
+                break
+            record = newest  # it has changed meanwhile
         changed = self._changed(
             record,
             request,
@@ -257,11 +330,7 @@ class ScheduleRequests:
             withdrawn_ms=0,
         )
         journal.append(self._store, changed, changed.changed_ms)
-        slot = self._table.find(record.definition.name)
-        if next_ms:
-            self._planner.turn(now_ms, [slot])
-        self._planner.wake()
-        return self._progress(self._table.record(self._store, slot))
+        return await self._planned(changed)
 
     def _progress(self, record: ScheduleRecord) -> dict[str, object]:
         return {
@@ -277,12 +346,36 @@ class ScheduleRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"{fault}: create it first")
 
     async def finish_withdrawals(self) -> None:
-        """Cancel the occurrences of pauses and deletions that a crash has interrupted."""
-        for record in self._table.withdrawn.values():
-            offsets = await self._pending_offsets(record)
-            if offsets.size:
-                self._cancel(record, offsets)
-        self._table.withdrawn.clear()
+        """Cancel the occurrences of pauses and deletions that were interrupted.
+
+        Those that cannot be cancelled now stay in `ScheduleTable.withdrawn`.
+        """
+        for name, record in list(self._table.withdrawn.items()):
+            try:
+                offsets = await self._pending_offsets(record)
+                if offsets.size:
+                    self._cancel(record, offsets)
+            except (RequestError, StoreError) as error:
+                self._failures.failed(
+                    name, error, "the occurrence of schedule %s is not cancelled", name
+                )
+            else:
+                self._failures.succeeded(name)
+                self._table.withdrawn.pop(name, None)
+
+    async def run(self) -> None:
+        """Repeat the cancellations that failed until `stop`."""
+        while not self._stops:
+            self._wake.clear()
+            until_ms = self._clock.now_ms() + RETRY_MS if self._table.withdrawn else None
+            await self._clock.wait(self._wake, until_ms=until_ms)
+            if not self._stops:
+                await self.finish_withdrawals()
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stops = True
+        self._wake.set()
 
     # -- occurrences on request ---------------------------------------------------------------
 
@@ -300,13 +393,17 @@ class ScheduleRequests:
             )
         definition, times = replace(record.definition, start_ms=0, end_ms=0), list[int]()
         count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + 1_000))
-        planned_ms = next_after(definition, from_ms - 1)
+        planned_ms = await _next_after(definition, from_ms - 1)
         while planned_ms is not None and planned_ms < until_ms:
             times.append(planned_ms)
             if len(times) > count_max:
                 reason = f"the range has more than {count_max} occurrences: give a shorter one"
                 raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
-            planned_ms = next_after(definition, planned_ms)
+            await asyncio.sleep(0)  # deliveries come first
+            planned_ms = await _next_after(definition, planned_ms)
+        if self._existing(request).definition != record.definition:
+            reason = f"schedule {definition.name} was created again meanwhile: try again"
+            raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
         return {"appended": self._append_manual(record, times, "backfill", now_ms)}
 
     def _append_manual(
@@ -336,6 +433,18 @@ class ScheduleRequests:
                 f"{refused.size} of {len(times)} occurrences were refused: {text}",
             )
         return len(times)
+
+
+async def _next_after(definition: Definition, after_ms: int) -> int | None:
+    """Return the first planned time after a time, None if there is none; other work runs."""
+    return await in_turns(search_after(definition, after_ms, StepWork()))
+
+
+def _not_cancelled(name: str, remark: str) -> RequestError:
+    return RequestError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        f"an occurrence of schedule {name} stays pending: {remark}",
+    )
 
 
 def already_exists(name: str) -> str:

@@ -9,7 +9,7 @@ date by records in log order: those of the journal, and occurrences in the timer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from message_store.log.text_search import rows_with
 from recurring_schedules import journal
 from recurring_schedules.journal import ACTIVE, DELETED, PAUSED, ScheduleRecord
 from recurring_schedules.name_index import NameIndex, hash_of
-from recurring_schedules.names import REAL_TOPIC, UNIQUE_KEY
+from recurring_schedules.names import JOURNAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from recurring_schedules.snapshot import Rows, RowSnapshot
 from recurring_schedules.wake_times import NEVER, WakeTimes
 
@@ -58,8 +58,8 @@ class ScheduleTable:
         wake_ms: Time from which the next occurrence has to be appended, by slot; NEVER if the
             schedule is in the queue of the planner.
         changes: Number of changes since the table was made.
-        withdrawn: Name and planned time of occurrences that pauses and deletions cancel, as read
-            by `replay`: the cancellation may be missing in the log.
+        withdrawn: Records of pauses and deletions by name, as read at a start: the cancellation of
+            their occurrence may be missing in the log.
     """
 
     def __init__(self, rows: Rows | None = None, log_offset: int = 0) -> None:
@@ -231,6 +231,20 @@ class ScheduleTable:
             except (RecordUnreadable, ValueError) as error:
                 on_fault(f"the record at log offset {offset} is skipped: {error}")
         return True
+
+    def read_newest_withdrawal(self, store: StoreReader) -> None:
+        """Add the newest record of the journal to `withdrawn` if it withdraws an occurrence.
+
+        A replica's checkpoint may be after this record, and the master was lost before it
+        cancelled the occurrence. Nothing else follows the record of an interrupted withdrawal.
+        """
+        first, end = store.queue_bounds(SCHEDULES_TOPIC, JOURNAL_QUEUE)
+        units = store.units(SCHEDULES_TOPIC, JOURNAL_QUEUE, end - 1, 1) if first < end else ()
+        for unit in units:
+            with suppress(RecordUnreadable):
+                record = read_journal(store, int(unit["phys_offset"]))
+                if record.withdrawn_ms:
+                    self.withdrawn[record.definition.name] = record
 
     def _replay_record(self, record: ScheduleRecord, offset: int) -> None:
         self.apply(record, offset)

@@ -14,7 +14,7 @@ from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
 from recurring_schedules.journal import ScheduleRecord
-from recurring_schedules.occurrences import next_after
+from recurring_schedules.occurrences import StepWork, search_after
 from recurring_schedules.table import IS_DELETED, ScheduleTable
 
 if TYPE_CHECKING:
@@ -61,15 +61,16 @@ def _list(
 
 def _show(
     store: MessageStore, table: ScheduleTable, clock: Clock, fields: Mapping[str, str]
-) -> dict[str, object]:
+) -> Steps[dict[str, object]]:
     name = fields.get("schedule", "")
     slot = table.find(name)
     if slot < 0:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"there is no schedule {name[:200]!r}")
     record, runs = table.record(store, slot), list[int]()
     planned_ms: int | None = clock.now_ms()
+    step = StepWork()
     while planned_ms is not None and len(runs) < min(_number(fields, "runs", 5), RUNS_MAX):
-        planned_ms = next_after(record.definition, planned_ms)
+        planned_ms = yield from search_after(record.definition, planned_ms, step)
         runs += [] if planned_ms is None else [planned_ms]
     return {**as_plain(record, clock.now_ms()), "runs": runs}
 

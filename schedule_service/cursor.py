@@ -103,6 +103,21 @@ class LevelCursor:
             return False
         return any(segment.appended <= offset < segment.end for segment in self.segments)
 
+    def are_pending(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which units, (n,) i8 queue offsets, are neither delivered nor settled."""
+        firsts = [segment.appended for segment in self.segments]
+        ends = np.array([segment.end for segment in self.segments], np.int64)
+        number = np.searchsorted(firsts, offsets, "right") - 1
+        are_pending = (number >= 0) & (offsets < ends[number])
+        if self.settled:
+            are_pending &= [offset not in self.settled for offset in offsets.tolist()]
+        return np.asarray(are_pending)
+
+    def settle_all(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Settle pending units, (n,) i8 queue offsets, so that delivery skips them."""
+        assert self.are_pending(offsets).all()
+        self.settled.update(offsets.tolist())
+
     def settle(self, offset: int) -> None:
         """Settle a pending unit, so that delivery skips it."""
         assert self.is_pending(offset)
@@ -123,13 +138,11 @@ class LevelCursor:
 
     def settled_ranges(self) -> list[Range]:
         """Return the settled units as ranges, ascending."""
-        ranges: list[Range] = []
-        for position in sorted(self.settled):
-            if ranges and ranges[-1][1] == position:
-                ranges[-1] = (ranges[-1][0], position + 1)
-            else:
-                ranges.append((position, position + 1))
-        return ranges
+        settled = np.sort(np.fromiter(self.settled, np.int64, len(self.settled)))
+        is_first = np.ones(settled.size, np.bool_)
+        is_first[1:] = np.diff(settled) != 1
+        firsts, ends = settled[is_first], settled[np.roll(is_first, -1)] + 1
+        return list(zip(firsts.tolist(), ends.tolist(), strict=True))
 
     def _pass_settled(self, first: int, end: int) -> int:
         """Forget the settled units of a range that the cursor has passed; return their number."""

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from delayed_delivery.kernels.texts import UNREADABLE, DecisionOutput
 from delayed_delivery.names import FIRED_BODY
 from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import (
@@ -43,12 +44,13 @@ from duemq_common.clock import Clock
 from duemq_common.errors import RecordUnreadable
 from duemq_common.topics import DECISION_TOPIC, SCHEDULE_TOPIC
 from message_store.index.key_search import HIT_UNIQUE, frames, search
-from message_store.layout import Row, Rows
+from message_store.layout import SCANNED, Row, Rows
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.ranges import distinct
 from message_store.store import MessageStore
+from schedule_service import kernels
 from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
@@ -58,6 +60,7 @@ PIECE_UNITS = 512
 WALK_UNITS = 8_192
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
+DAMAGED: Final = "its record in the commit log is damaged"
 NOT_TAKEN = (
     "the message needs the timer store, which does not run: set timerWheelEnable=true and start "
     "the broker again"
@@ -262,9 +265,60 @@ class PendingLevels:
 
     # -- decide ---------------------------------------------------------------------------------
 
+    def wake_due(self, now_ms: int) -> bool:
+        """Wake the delivery of messages that are due; return whether there are any."""
+        is_due = self._service.can_deliver(now_ms)
+        if is_due:
+            self._service.wake()
+        return is_due
+
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel pending messages: they are never delivered."""
-        return self._put_all(offsets, self._add_cancel, None)
+        rows, decided = self._read_rows(offsets)
+        pending = np.flatnonzero(decided.verdicts == Verdict.DONE)
+        for first in range(0, pending.size, BATCH_ROWS):
+            part = pending[first : first + BATCH_ROWS]
+            batch = self._cancels_of(rows[part])
+            self._store.put(batch)
+            self._conclude(rows, part, batch, decided)
+        decided.log_end = self._store.max_offset
+        return decided
+
+    def _cancels_of(self, rows: Rows) -> PutBatch:
+        """Return the records that cancel messages, (n,) `layout.SCANNED`."""
+        offsets = np.ascontiguousarray(rows["phys_offset"])
+        batch, text_bytes = PutBatch(BATCH_ROWS), int(rows["prop_len"].sum())
+        batch.reserve(offsets.size, text_bytes + kernels.CANCEL_ROOM * (offsets.size + 1))
+        batch.trusted, batch.count = True, int(offsets.size)
+        batch.filled["status"] = UNREADABLE
+        body_pos = batch.stage(CANCEL_BODY)
+        free_pos = np.array([batch.staging_len], np.int64)
+        output = DecisionOutput(batch.rows, batch.staging, free_pos)
+        context = kernels.CancelContext(self._decisions, self._clock.now_ms(), body_pos)
+        frames = np.zeros(1, SCANNED)
+        for file, in_file in self._store.indexes_by_file(offsets):
+            span = self._store.written_span(file)
+            kernels.make_cancels(file.data, span, in_file, offsets, context, frames, output)
+        batch.staging_len = int(free_pos[0])
+        for index in np.flatnonzero(batch.filled["status"]).tolist():
+            batch.remarks[index] = DAMAGED
+        return batch
+
+    def _conclude(self, rows: Rows, indexes: Offsets, batch: PutBatch, decided: Decided) -> None:
+        """Settle the messages whose record was stored; the others are refused.
+
+        Args:
+            indexes: (n,) i8: index in `rows` of the message of each row of the batch.
+        """
+        is_stored = batch.filled["status"] == 0
+        for index in np.flatnonzero(~is_stored).tolist():
+            decided.verdicts[indexes[index]] = Verdict.REFUSED
+            decided.remarks[int(indexes[index])] = batch.refusal(index)
+        stored = rows[indexes[is_stored]]
+        for number, level in self._service.levels.items():
+            offsets = stored["queue_offset"][stored["queue_id"] == number - 1]
+            if offsets.size:
+                level.cursor.settle_all(offsets)
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
         """Move pending messages to other due times, as timers."""
@@ -341,15 +395,18 @@ class PendingLevels:
         assert distinct(offsets).size == offsets.size, "each message once"
         rows = frames(self._store, offsets)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
-        for index, row in enumerate(rows):
-            if self._is_pending(row):
-                verdicts[index] = Verdict.DONE
-            elif self._is_level(row):
-                verdicts[index] = Verdict.DELIVERED
+        is_level = (rows["record_size"] > 0) & (rows["topic_index"] == self._schedule)
+        verdicts[is_level] = Verdict.DELIVERED
+        for number in np.unique(rows["queue_id"][is_level]).tolist():
+            level = self._service.levels.get(number + 1)
+            if level is not None:
+                indexes = np.flatnonzero(is_level & (rows["queue_id"] == number))
+                are_pending = level.cursor.are_pending(rows["queue_offset"][indexes])
+                verdicts[indexes[are_pending]] = Verdict.DONE
         return rows, Decided(verdicts, log_end=self._store.max_offset)
 
     def _put_all(
-        self, offsets: Offsets, add: Callable[[PutBatch, Record], None], hooks: Hooks | None
+        self, offsets: Offsets, add: Callable[[PutBatch, Record], None], hooks: Hooks
     ) -> Decided:
         """Append a decision for each pending message, and settle those that were stored."""
         rows, decided = self._read_rows(offsets)
@@ -360,19 +417,12 @@ class PendingLevels:
                 record = self._record(rows[row_index]["phys_offset"])
                 if record is None:
                     decided.verdicts[row_index] = Verdict.REFUSED
-                    decided.remarks[row_index] = "its record in the commit log is damaged"
+                    decided.remarks[row_index] = DAMAGED
                 else:
                     add(batch, record)
                     row_indexes.append(row_index)
             self._put(batch, hooks)
-            for index, row_index in enumerate(row_indexes):
-                if batch.rows[index]["status"]:
-                    decided.verdicts[row_index] = Verdict.REFUSED
-                    decided.remarks[row_index] = batch.refusal(index)
-                else:
-                    level = self._level_of(rows[row_index])
-                    assert level is not None
-                    level.cursor.settle(int(rows[row_index]["queue_offset"]))
+            self._conclude(rows, np.array(row_indexes, np.int64), batch, decided)
         decided.log_end = self._store.max_offset
         return decided
 
@@ -386,25 +436,6 @@ class PendingLevels:
                 batch.refuse(int(index), 1, NOT_TAKEN)
         batch.trusted = True
         self._store.put(batch)
-
-    def _add_cancel(self, batch: PutBatch, record: Record) -> None:
-        had = record.properties
-        kept = {name: had[name] for name in ("UNIQ_KEY", "KEYS") if had.get(name)}
-        facts = {
-            "DUEMQ_DECISION": "cancelled",
-            "DUEMQ_TOPIC": had.get("REAL_TOPIC", ""),
-            "DUEMQ_LEVEL": str(record.queue_id + 1),
-        }
-        batch.add(
-            topic_index=self._decisions,
-            queue_id=0,
-            body=CANCEL_BODY,
-            properties=encode_properties(kept | facts),
-            born_ms=self._clock.now_ms(),
-            born_host=record.born_host,
-            store_host=record.store_host,
-            prepared_offset=origin_of(record.phys_offset),
-        )
 
     def _add_timer(self, batch: PutBatch, record: Record, due_ms: int) -> None:
         """Add the message as its producer would have sent it with TIMER_DELIVER_MS."""

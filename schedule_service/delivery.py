@@ -162,6 +162,10 @@ class LevelService:
         first = self._turns % len(due) if due else 0
         return due[first:] + due[:first]
 
+    def can_deliver(self, now_ms: int) -> bool:
+        """Return whether a turn would deliver messages of a level."""
+        return any(level.next_work_ms(self.config) <= now_ms for level in self.levels.values())
+
     async def _sleep(self) -> None:
         self._wake.clear()  # there was no await since the levels were checked
         until_ms = min(

@@ -5,6 +5,7 @@ track      dispatcher: reports new units of each level's queue, and decreases of
 due_times  delivery: returns due times of units
 count_due  delivery: counts the leading units that are due and fit into one batch
 read_due   delivery: fills rows of a batch from the records of due units, without copying bodies
+make_cancels   decisions: fills rows of a batch with the records that cancel messages
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from delayed_delivery.kernels.redirected import (
     is_body_sound,
     set_message,
 )
+from delayed_delivery.kernels.texts import (
+    DecisionOutput,
+    put_bytes,
+    put_entry,
+    put_number_entry,
+    target_values,
+)
 from message_store.kernels.bytes import Bytes
+from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, has_name, has_value, is_topic
 from message_store.kernels.properties import MOVED_NAME, java_hash, parse_number
@@ -42,7 +51,9 @@ from message_store.layout import (
     PROP_REAL_TOPIC,
     PROP_TIMER_OUT,
     PROP_TIMER_STALE,
+    SYS_BORN_IPV6,
     SYS_COMMIT,
+    SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
@@ -50,6 +61,11 @@ from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 
 Rows = npt.NDArray[Any]
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
+
+CANCELLED = np.frombuffer(b"DUEMQ_DECISION\x01cancelled\x02", np.uint8).copy()
+CANCELLED_TOPIC = np.frombuffer(b"DUEMQ_TOPIC", np.uint8).copy()
+CANCELLED_LEVEL = np.frombuffer(b"DUEMQ_LEVEL", np.uint8).copy()
+CANCEL_ROOM = 96  # maximum bytes of a cancel's text that are not from its message
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits in the report of `redirect` for a row
 NO_TEXT: Final = -1  # `read_properties`: the record must be read in Python
@@ -326,3 +342,63 @@ def count_due(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
         if due_ms[i] > now_ms or (total > bytes_max and i > 0):
             return i
     return units.size
+
+
+class CancelContext(NamedTuple):
+    """Values that are equal for all records of a call of `make_cancels`."""
+
+    topic_index: int  # of the topic of decisions
+    now_ms: int
+    body_pos: int  # position of the records' body in the staging buffer: one byte
+
+
+@kernel
+def make_cancels(
+    data: Bytes,
+    span: Any,
+    order: Any,
+    offsets: Any,
+    context: CancelContext,
+    frames: Rows,
+    output: DecisionOutput,
+) -> None:
+    """Make row i the record that cancels the message at offsets[i], for those in `order`.
+
+    Readable twin: `naive_cancel` in the tests.
+
+    Args:
+        data: Bytes of a log file.
+        span: (log offset of data[0], bytes of data that are written).
+        order: (m,) i8: indexes of offsets in this file.
+        offsets: (n,) i8: log offsets of level messages.
+        frames: (1,) message_store.layout.SCANNED, scratch.
+        output: Its rows keep their status where a record is damaged.
+    """
+    frame = frames[0]
+    for i in order:
+        row, pos = output.rows[i], np.int64(offsets[i] - span[0])
+        if pos < 0 or pos >= span[1]:
+            continue
+        if read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            continue
+        if not is_body_sound(data, pos, frame):
+            continue
+        set_message(data, pos, frame, offsets[i], row)
+        # the broker's own record: nothing of the message but its hosts
+        row["topic_index"], row["queue_id"] = context.topic_index, 0
+        row["sys_flag"] &= SYS_BORN_IPV6 | SYS_STORE_IPV6
+        row["flag"] = row["reconsume_times"] = row["tags_hash"] = 0
+        row["born_ms"] = context.now_ms
+        row["body_pos"], row["body_len"] = context.body_pos, 1
+        start = pos + frame["prop_pos"]
+        topic, _, unique, keys = target_values(data, start, start + frame["prop_len"])
+        row["prop_pos"] = output.free_pos[0]
+        # a lookup finds the cancel by the keys of the message
+        if unique[0] < unique[1]:
+            put_entry(output, UNIQ_NAME, data, unique[0], unique[1])
+        if keys[0] < keys[1]:
+            put_entry(output, KEYS_NAME, data, keys[0], keys[1])
+        put_bytes(output, CANCELLED, 0, CANCELLED.size)
+        put_entry(output, CANCELLED_TOPIC, data, topic[0], topic[1])
+        put_number_entry(output, CANCELLED_LEVEL, frame["queue_id"] + 1)
+        row["prop_len"] = output.free_pos[0] - row["prop_pos"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Generator
@@ -22,6 +23,7 @@ from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from tests.support.browser import axe as axe
 from tests.support.browser import browser as browser
 from tests.support.browser import chromium as chromium
+from tests.support.extended import mark_unsampled
 from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory
@@ -36,8 +38,14 @@ os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of 
 use_patience()
 use_memory()
 use_forks()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a job in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt commands
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
-UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+UNTIMED = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "max_examples": int(os.environ.get("EXAMPLES", "40")),
+}
 settings.register_profile("duemq", **UNTIMED)
 settings.register_profile("duemq-ci", **UNTIMED, database=None)  # examples by the seed of the day
 settings.load_profile("duemq-ci" if os.environ.get("TESTS_REQUIRE_ALL") else "duemq")
@@ -49,9 +57,10 @@ RUST_TESTS = "tests/interop/test_rust_client.py"
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests that are not requested, and put all others into order."""
+    day, days = int(config.getoption("--seed")), int(config.getoption("--days"))
+    mark_unsampled(items, day)
     extended = [item for item in items if item.get_closest_marker("extended")]
-    days = int(config.getoption("--days"))
-    left_out = set(extended) - set(extended[int(config.getoption("--seed")) % days :: days])
+    left_out = set(extended) - set(extended[day % days :: days])
     if not config.getoption("--rust-client"):
         left_out |= {item for item in items if item.nodeid.startswith(RUST_TESTS)}
     config.hook.pytest_deselected(items=list(left_out))
@@ -103,12 +112,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--consumer-kills", type=int, default=3, help="number of kills under live consumers"
     )
-    group.addoption("--pop-kills", type=int, default=3, help="number of kills while a group pops")
+    group.addoption("--pop-kills", type=int, default=2, help="number of kills while a group pops")
     group.addoption(
-        "--power-cuts", type=int, default=3, help="number of power cuts under live consumers"
+        "--power-cuts", type=int, default=2, help="number of power cuts under live consumers"
     )
     group.addoption(
-        "--migration-kills", type=int, default=4, help="number of kills during migrations"
+        "--migration-kills", type=int, default=2, help="number of kills during migrations"
     )
     group.addoption(
         "--migration-results", type=Path, default=None, help="file for the results of that run"
@@ -132,7 +141,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--filter-expressions", type=int, default=10_000, help="number of random SQL92 filters"
     )
-    group.addoption("--fuzz-inputs", type=int, default=15_000, help="number of hostile inputs")
+    group.addoption("--fuzz-inputs", type=int, default=6_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run of another day")
     group.addoption(
         "--days", type=int, default=1, help="days for all extended tests; run the part of this day"

@@ -18,11 +18,13 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from message_store.queues.topic_table import TopicTable
+from timer_store.kernels import offset_set
 from timer_store.kernels.enqueue import count_pending
 from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 
 Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery
 Counts = npt.NDArray[np.int64]
+SLOTS_MIN = 1_024  # slots of a set of log offsets: a power of 2
 
 
 class Position(Struct):
@@ -99,7 +101,7 @@ class PendingCounts:
             self._by_topic = grown
             counts = np.bincount(topic_index + 1, minlength=grown.size)
         self._by_topic += sign * counts
-        self._change_files(phys_offset // self._file_bytes, sign)
+        self._change_files(phys_offset, sign)
 
     def add_rows(self, rows: Rows) -> None:
         """Add timers, (n,) `layout.TIMED`, with their real topics and log offsets."""
@@ -112,9 +114,12 @@ class PendingCounts:
         self.total += rows.size
         self._by_file[base] = self._by_file.get(base, 0) + rows.size
 
-    def _change_files(self, numbers: Offsets, sign: int) -> None:
-        first = int(numbers.min())
-        counts = np.bincount(numbers - first)
+    def _change_files(self, phys_offset: Offsets, sign: int) -> None:
+        first, last = int(phys_offset.min()), int(phys_offset.max())
+        first, last = first // self._file_bytes, last // self._file_bytes
+        counts = np.array([phys_offset.size])
+        if first < last:  # else nothing needs a division
+            counts = np.bincount(phys_offset // self._file_bytes - first)
         for index in np.flatnonzero(counts).tolist():
             base = (first + index) * self._file_bytes
             self._by_file[base] = self._by_file.get(base, 0) + sign * int(counts[index])
@@ -162,33 +167,80 @@ class Returned(NamedTuple):
     positions: Offsets
 
 
+class SettledPart:
+    """Settled timers of one checkpoint: a set of log offsets, and the positions of their units.
+
+    Attributes:
+        count: Number of timers.
+        positions: Positions in the timer log, in pieces; -1: the timer has no unit any more.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.positions: list[Offsets] = []
+        self._slots: Offsets = np.full(SLOTS_MIN, offset_set.EMPTY, np.int64)
+        self._sorted = NO_OFFSETS
+        self._added: list[Offsets] = []  # offsets that `_sorted` lacks
+
+    def add(self, offsets: Offsets, positions: Offsets) -> None:
+        """Add timers."""
+        if not offsets.size:
+            return
+        if (self.count + offsets.size) * 2 > self._slots.size:
+            slots = 1 << ((self.count + offsets.size) * 4 - 1).bit_length()
+            former, self._slots = self._slots, np.full(slots, offset_set.EMPTY, np.int64)
+            offset_set.add_offsets(self._slots, former)
+        self.count += offset_set.add_offsets(self._slots, offsets)
+        self.positions.append(positions)
+        self._added.append(offsets)
+
+    def extend(self, later: SettledPart) -> None:
+        """Add the timers of another part."""
+        self.add(later.offsets, np.concatenate([NO_OFFSETS, *later.positions]))
+
+    def mark(self, offsets: Offsets, is_settled: Mask) -> None:
+        """Set is_settled[i] if offsets[i] is in this part."""
+        if self.count:
+            offset_set.mark_present(self._slots, offsets, is_settled)
+
+    @property
+    def offsets(self) -> Offsets:
+        """Log offsets, ascending."""
+        if self._added:
+            self._sorted = merged(self._sorted, np.sort(np.concatenate(self._added)))
+            self._added.clear()
+        return self._sorted
+
+
+def merged(*ascending: Offsets) -> Offsets:
+    """Return the values of ascending arrays, ascending: NumPy's stable sort merges such runs."""
+    return np.sort(np.concatenate([NO_OFFSETS, *ascending]), kind="stable")
+
+
 class SettledTimers:
     """Log offsets of settled timers, with the positions of their units in the timer log.
 
     The deciding record of a cancelled, moved or fired timer is in the commit log. The next
     checkpoint writes the tombstone, after that record is on the disk. Until then the timer is
-    recorded here. No step of a bulk decision or a checkpoint copies or sorts all of them: those of
+    recorded here. No step of a bulk decision or a checkpoint visits all of them in Python: those of
     the checkpoint in progress are apart, and new offsets are merged into the sorted ones.
     """
 
     def __init__(self) -> None:
-        self._positions: dict[int, int] = {}
-        self._captured: dict[int, int] = {}  # those that the checkpoint in progress writes
+        self._own = SettledPart()
+        self._captured = SettledPart()  # those that the checkpoint in progress writes
         self._returned: list[Returned] = []
         self._sorted: Offsets | None = NO_OFFSETS  # None: to be made again
-        self._added: list[Offsets] = []  # offsets that `_sorted` lacks
         self._recorded: list[Offsets] | None = None
 
     def __len__(self) -> int:
-        return len(self._positions) + len(self._captured)
-
-    def __contains__(self, phys_offset: int) -> bool:
-        return phys_offset in self._positions or phys_offset in self._captured
+        return self._own.count + self._captured.count
 
     def add(self, phys_offset: Offsets, pos: Offsets) -> None:
         """Add timers and the positions of their units (-1: in no slot any more)."""
-        self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
-        self._note(phys_offset.copy())
+        offsets = phys_offset.copy()
+        self._own.add(offsets, pos.copy())
+        self._note(offsets)
 
     def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
         """Add timers that were returned to a level; they may be transferred again."""
@@ -200,8 +252,7 @@ class SettledTimers:
         self._note(offsets)
 
     def _note(self, offsets: Offsets) -> None:
-        if self._sorted is not None:
-            self._added.append(offsets)
+        self._sorted = None
         if self._recorded is not None:
             self._recorded.append(offsets)
 
@@ -227,11 +278,13 @@ class SettledTimers:
     def has(self, phys_offset: Offsets) -> Mask:
         """Return which of these timers are settled."""
         is_settled = np.zeros(phys_offset.size, np.bool_)
-        for positions in (self._positions, self._captured):
-            if positions:
-                listed = phys_offset.tolist()
-                is_settled |= np.array([offset in positions for offset in listed], np.bool_)
-        low, high = (int(phys_offset.min()), int(phys_offset.max())) if is_settled.size else (0, -1)
+        if len(self):
+            listed = np.ascontiguousarray(phys_offset)
+            self._own.mark(listed, is_settled)
+            self._captured.mark(listed, is_settled)
+        if not self._returned or not is_settled.size:
+            return is_settled
+        low, high = int(phys_offset.min()), int(phys_offset.max())
         for first, last, offsets, _ in self._returned:
             if high < first or last < low:
                 continue
@@ -243,28 +296,21 @@ class SettledTimers:
     def offsets(self) -> Offsets:
         """Log offsets, ascending."""
         if self._sorted is None:
-            pieces = [
-                np.fromiter(part, np.int64, len(part)) for part in (self._captured, self._positions)
-            ]
-            self._sorted = np.sort(
-                np.concatenate([*pieces, *(item.offsets for item in self._returned)])
-            )
-        if self._added:
-            added = np.sort(np.concatenate(self._added))
-            self._sorted = np.insert(self._sorted, np.searchsorted(self._sorted, added), added)
-            self._added.clear()
+            parts = self._captured.offsets, self._own.offsets
+            self._sorted = merged(*parts, *(item.offsets for item in self._returned))
         return self._sorted
 
-    def capture(self) -> dict[int, int]:
-        """Return log offsets and unit positions of the settled timers, for the next checkpoint.
+    def capture(self) -> list[Offsets]:
+        """Return the unit positions of the settled timers, in pieces, for the next checkpoint.
 
         The result does not change. Those of a checkpoint that failed are included.
         """
-        self._captured = (
-            {**self._captured, **self._positions} if self._captured else self._positions
-        )
-        self._positions = {}
-        return self._captured
+        if self._captured.count:
+            self._captured.extend(self._own)
+        else:
+            self._captured = self._own
+        self._own = SettledPart()
+        return list(self._captured.positions)
 
     def capture_returned(self) -> list[Offsets]:
         """Return the positions of units returned to a level, for the next checkpoint."""
@@ -276,14 +322,12 @@ class SettledTimers:
         Args:
             returned_batches: Length of the result of `capture_returned`.
         """
-        self._captured = {}
+        self._captured = SettledPart()
         del self._returned[:returned_batches]
         self._sorted = None
-        self._added.clear()
 
     def clear(self) -> None:
         """Remove all timers, after a rebuild without settled timers."""
-        self._positions, self._captured = {}, {}
+        self._own, self._captured = SettledPart(), SettledPart()
         self._returned.clear()
         self._sorted = None
-        self._added.clear()

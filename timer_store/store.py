@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Self
 
 from delayed_delivery.service_tasks import preload, report_failure
@@ -140,6 +141,10 @@ class TimerStore:
         self.dequeue.load(now_ms)
         if self.dequeue.broken is not None and not self.writing:
             self._rebuild(now_ms)
+        if self.enqueue.are_cancels_refused:  # a marker may name a timer that is due
+            return moved > 0
+        if self.enqueue.markers and self.non_timers.come_first(now_ms):
+            return True
         moved += self.dequeue.deliver(now_ms)
         if self.compaction.work is not None and not self.dequeue.is_due(now_ms):
             self.compaction.turn(now_ms)
@@ -148,6 +153,8 @@ class TimerStore:
     def next_work_ms(self, now_ms: int) -> int:
         """Return the time of the next turn with work, unless a message is put before."""
         times = [self.dequeue.next_work_ms(now_ms)]
+        if self.enqueue.are_cancels_refused:
+            return now_ms + RETRY_MS
         if self.enqueue.blocked_by:
             times.append(now_ms + RETRY_MS)
         if self.compaction.work is not None:
@@ -181,7 +188,8 @@ class TimerStore:
         """
         kernels = kernels or Preparation()
         loop = asyncio.get_running_loop()
-        with self.dequeue.loader.threaded(lambda: _call_soon(loop, self._wake.set)):
+        wake = partial(_call_soon, loop, self._wake.set)
+        with self.dequeue.loader.threaded(wake), self.deliverer.threaded():
             delivering = asyncio.create_task(self.run(kernels, on_failure), name="timer delivery")
             loading = asyncio.create_task(self._preload(kernels), name="timer preload")
             try:

@@ -6,12 +6,12 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from delayed_delivery.steps import collected
+from delayed_delivery.steps import ROWS_PER_TURN, collected
 from duemq.net import fields
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
@@ -61,12 +61,16 @@ class ConsumeReport:
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
         lag, left = 0, TOPICS_REPORTED_MAX
-        for group in list(self._groups):
-            topics = self._topics_of(group.name, ordered)[: max(left, 0)]
+        by_group = await self._offsets.topics_by_group()
+        for number, group in enumerate(list(self._groups)):
+            if number % ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            names = by_group.get(group.name, ())
+            topics = self._topics_of(group.name, names, ordered)[: max(left, 0)]
             left -= len(topics)
             if topics:
                 reports.append({group.name: [await self._report(group.name, t) for t in topics]})
-                lag += sum(await collected(self._lag(group.name, topic) for topic in topics))
+                lag += sum(await collected(self._lags(group.name, topics)))
                 await asyncio.sleep(0)
         body = {
             "brokerAddr": self._address,
@@ -76,11 +80,11 @@ class ConsumeReport:
         }
         return Response(body=encode(body))
 
-    def _topics_of(self, group: str, ordered: bool) -> list[str]:
+    def _topics_of(self, group: str, names: Iterable[str], ordered: bool) -> list[str]:
         online = self._clients.topics_of(group)
         return [
             name
-            for name in self._offsets.topics_of(group)
+            for name in sorted(names)
             if (topic := self._topics.find(name)) is not None
             and topic.order == ordered
             and (not online or name in online)
@@ -95,17 +99,13 @@ class ConsumeReport:
             response.body if response and isinstance(response.body, bytes) else b"{}"
         )
 
-    def _lag(self, group: str, name: str) -> int:
-        topic = self._topics.find(name)
-        queues = range(topic.read_queues) if topic else ()
-        return sum(
-            max(
-                self._store.readable_bounds(name, queue)[1]
-                - max(self._offsets.query(group, name, queue) or 0, 0),
-                0,
-            )
-            for queue in queues
-        )
+    def _lags(self, group: str, topics: Iterable[str]) -> Iterator[int]:
+        """Yield the lag of a group in each queue of topics."""
+        for name in topics:
+            topic = self._topics.find(name)
+            for queue in range(topic.read_queues) if topic else ():
+                end = self._store.readable_bounds(name, queue)[1]
+                yield max(end - max(self._offsets.query(group, name, queue) or 0, 0), 0)
 
     async def corrections(self, request: Request) -> Response:
         """Return, per queue, the lowest offset of the other groups of a topic.
@@ -117,23 +117,16 @@ class ConsumeReport:
         compared = fields.text(request, "compareGroup")
         excluded = {g for g in request.fields.get("filterGroups", "").split(",") if g}
         others = [g for g in self._offsets.groups_of(topic) if g not in excluded]
-        lowest = self._lowest(topic, others)
-        for queue, own in self._progress(compared, topic).items():
+        lowest: dict[int, int] = {}
+        for group in others:
+            for queue, offset in await self._progress(group, topic):
+                lowest[queue] = min(offset, lowest.get(queue, offset))
+        for queue, own in await self._progress(compared, topic):
             if queue in lowest and lowest[queue] > own:
                 lowest[queue] = own
         return Response(body=dumps_compact({"correctionOffsets": lowest}).encode())
 
-    def _lowest(self, topic: str, groups: Iterable[str]) -> dict[object, int]:
-        lowest: dict[object, int] = {}
-        for group in groups:
-            for queue, offset in self._progress(group, topic).items():
-                lowest[queue] = min(offset, lowest.get(queue, offset))
-        return lowest
-
-    def _progress(self, group: str, topic: str) -> dict[int, int]:
-        return {
-            queue: offset
-            for name, queues in self._offsets.of_group(group)
-            if name == topic
-            for queue, offset in queues.items()
-        }
+    async def _progress(self, group: str, topic: str) -> list[tuple[int, int]]:
+        """Return queues and offsets; other work runs after each group."""
+        await asyncio.sleep(0)
+        return list(self._offsets.of_pair(group, topic)[0].items())

@@ -19,6 +19,7 @@ from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.existence import exists
 from duemq_common.request import Request, RequestHandler, Response
+from duemq_common.text import binary_size
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -220,15 +221,3 @@ def run_time(span_ms: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def binary_size(size: int) -> str:
-    """Return a number of bytes as `50.0 GiB`, below 1024 as `7 B`."""
-    if size < 1_024:
-        return f"{size} B"
-    value, units = float(size), "BKMGTPE"
-    power = 0
-    while value >= 1_024 and power < len(units) - 1:
-        value /= 1_024
-        power += 1
-    return f"{value:.1f} {units[power]}iB"

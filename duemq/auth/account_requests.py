@@ -175,7 +175,8 @@ def with_refusals(
         except NotSynced as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, not_synced(error)) from error
         except OSError as error:
-            text = f"the accounts cannot be written, nothing was changed: {error.strerror}"
+            file = error.filename or "the accounts"
+            text = f"{file} cannot be written, nothing was changed: {error.strerror}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
 
     return handler

@@ -156,7 +156,8 @@ class PlainRequests:
                 self._files.use(change)
                 raise RequestError(failed, not_synced(error)) from error
             except OSError as error:
-                text = f"the file cannot be written, nothing was changed: {error.strerror}"
+                file = error.filename or change.path
+                text = f"{file} cannot be written, nothing was changed: {error.strerror}"
                 raise RequestError(failed, text) from error
             self._files.use(change)
         return Response()

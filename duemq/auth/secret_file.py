@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq_common.directories import sync_directory
+from duemq_common.disk_errors import naming
 from duemq_common.errors import CorruptStore
 
 MODE: Final = 0o600
@@ -65,7 +66,7 @@ def write_secrets(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-    with open(descriptor, "wb") as file:
+    with naming(path), open(descriptor, "wb") as file:
         _take_over(path, file.fileno())
         file.write(data)
         file.flush()

@@ -66,13 +66,13 @@ from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.replica import master_view, replica_of
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
-from duemq.send.schedule_refusal import ScheduleRefusal, has_schedules
+from duemq.send.schedule_refusal import ScheduleRefusal
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
-from duemq.send.timer_refusal import has_timer_topic, refuse_timers
+from duemq.send.timer_refusal import refuse_timers
 from duemq.transactions.meters import Meters
 from duemq.transactions.transactions import Transactions
-from duemq_common.topics import TRANSACTION_GROUP
+from duemq_common.topics import SCHEDULES_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from message_store.hooks import PutHook
@@ -186,9 +186,8 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     topics, groups, offsets = _load_tables(store, context, memory)
     filters = FilterFile.loaded(store.config_path, clock)
-    has_timers = has_timer_topic(context.plugins.system_topics())
-    hooks: list[PutHook] = [] if has_timers else [refuse_timers]
-    if not has_schedules(context.plugins.system_topics()):
+    hooks: list[PutHook] = [] if context.plugins.has_topic(TIMER_TOPIC) else [refuse_timers]
+    if not context.plugins.has_topic(SCHEDULES_TOPIC):
         hooks.append(ScheduleRefusal(store.topics))
     return BrokerComponents(
         store=store,
@@ -237,8 +236,9 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         parts.tasks.append(transactions.running())
     parts.pop = PopService(
         _pop_parts(parts, context),
-        has_timers=has_timer_topic(context.plugins.system_topics()),
+        has_timers=context.plugins.has_topic(TIMER_TOPIC),
         delivered_ms=context.plugins.delivered_ms,
+        pending=context.plugins.pending_messages,
     )
     parts.pull = PullProcessor(
         store,

@@ -261,6 +261,10 @@ class PluginSet:
         """Return the topics that must exist before the store recovers."""
         return self._joined("system_topics", lambda plugin: plugin.system_topics())
 
+    def has_topic(self, name: str) -> bool:
+        """Return whether a plugin adds a system topic."""
+        return any(topic.name == name for topic in self.system_topics())
+
     def tags_code_rules(self) -> list[TagsCodeRule]:
         """Return the rules for tags codes, at most one per topic."""
         rules: dict[str, TagsCodeRule] = {}

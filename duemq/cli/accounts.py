@@ -48,9 +48,8 @@ def list_users(
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(
-            f"Users in {path}", columns, [(*row[:3], "yes" if row[3] else "no") for row in rows]
-        )
+        cells = [(*row[:3], "yes" if row[3] else "no") for row in rows]
+        print_table(f"Users in {path}", columns, cells, nothing=f"no users in {path}")
 
 
 @command(accounts_app, "set", example="accounts set root -c broker.conf")

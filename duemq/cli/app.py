@@ -363,11 +363,3 @@ def kernels_warm(
     from duemq.cli.kernels import warm
 
     warm(force=force, as_json=as_json)
-
-
-@command(app, hidden=True, example="demo")
-def demo(as_json: AsJson = False) -> None:
-    """Start a broker, send messages of several levels with the C++ client, show their delivery."""
-    from duemq.cli.demo import run_demo
-
-    run_demo(as_json=as_json)

@@ -35,8 +35,6 @@ def use_writable_cache() -> str:
     `replace_read_only_cache`.
     """
     directory = _usual_directory()
-    if os.environ.get(CACHE_VARIABLE):
-        os.environ[CACHE_VARIABLE] = str(directory)  # without `~`, for the kernels
     fault = _fault(directory) if directory is not None else "this user has no home directory"
     if not fault or (directory is not None and any(directory.glob(COMPLETE))):
         return ""

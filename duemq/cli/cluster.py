@@ -32,7 +32,7 @@ OUT_KEYS = ("getTransferredTps", "getTransferedTps")  # 5.x, and before
 
 def show_cluster(target: Target) -> None:
     """Print the brokers of all clusters; exit with `UNREACHABLE` if none responds."""
-    members = asyncio.run(_members(target))
+    members = target.ask(_members)
     if target.as_json:
         print_json([_plain(member, facts) for member, facts in members])
     else:
@@ -42,13 +42,12 @@ def show_cluster(target: Target) -> None:
         raise SystemExit(int(Exit.UNREACHABLE))
 
 
-async def _members(target: Target) -> list[tuple[BrokerMember, Mapping[str, str]]]:
-    async with target.admin() as admin:
-        members = await admin.members()
-        if not members:
-            await admin.masters()  # raises the error for a name server without brokers
-        facts = await asyncio.gather(*(_facts(admin, member.address) for member in members))
-        return list(zip(members, facts, strict=True))
+async def _members(admin: Admin) -> list[tuple[BrokerMember, Mapping[str, str]]]:
+    members = await admin.members()
+    if not members:
+        await admin.masters()  # raises the error for a name server without brokers
+    facts = await asyncio.gather(*(_facts(admin, member.address) for member in members))
+    return list(zip(members, facts, strict=True))
 
 
 async def _facts(admin: Admin, address: str) -> Mapping[str, str]:

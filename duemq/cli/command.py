@@ -27,7 +27,7 @@ Command = Callable[..., None]
 
 
 def command(
-    group: typer.Typer, name: str | None = None, *, example: str, hidden: bool = False
+    group: typer.Typer, name: str | None = None, *, example: str
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds a function to `group` as a command.
 
@@ -36,7 +36,7 @@ def command(
     """
 
     def add(function: Command) -> Command:
-        group.command(name, epilog=f"Example: duemq {example}", hidden=hidden)(expanded(function))
+        group.command(name, epilog=f"Example: duemq {example}")(expanded(function))
         return function
 
     return add

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from duemq.cli.admin_options import UndeliveredOptions
 from duemq.cli.messages import body_text
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
 from duemq.cli.resend import search_of, selected
 from duemq.cli.times import time_cell
-from duemq.client.admin.dead_letters import DeadLetter, DeadLetterCount
-from duemq.client.admin.resends import UndeliveredSearch
+from duemq.client.admin.dead_letters import DeadLetter
 
 GROUPS = ("group", "#messages", "last message (UTC)")
 LETTERS = ("offset", "since (UTC)", "topic", "#retries", "unique id", "body")
@@ -20,7 +17,7 @@ BODY_CHARACTERS = 60
 
 def list_groups(target: Target) -> None:
     """Print the groups that have dead letters."""
-    counts = asyncio.run(_counts(target))
+    counts = target.ask(lambda admin: admin.dead_letter_counts())
     if target.as_json:
         print_json(
             [
@@ -33,26 +30,17 @@ def list_groups(target: Target) -> None:
     print_table(f"{len(counts)} {plural(len(counts), 'group')} with dead letters", GROUPS, rows)
 
 
-async def _counts(target: Target) -> list[DeadLetterCount]:
-    async with target.admin() as admin:
-        return await admin.dead_letter_counts()
-
-
 def show_letters(group: str, options: UndeliveredOptions, count: int, target: Target) -> None:
     """Print dead letters of a group."""
-    letters = asyncio.run(_letters(search_of(options, letters_of=group), count, target))
+    search = search_of(options, letters_of=group)
+    items = target.ask(lambda admin: selected(admin, search, count))
+    letters = [item for item in items if isinstance(item, DeadLetter)]
     if target.as_json:
         print_json([plain_letter(letter) for letter in letters])
         return
     rows = [_row(letter) for letter in letters]
     title = f"{len(letters)} dead {plural(len(letters), 'letter')} of {group}"
     print_table(title, LETTERS, rows, optional=("#retries", "since (UTC)", "unique id"))
-
-
-async def _letters(search: UndeliveredSearch, count: int, target: Target) -> list[DeadLetter]:
-    async with target.admin() as admin:
-        items = await selected(admin, search, count)
-    return [item for item in items if isinstance(item, DeadLetter)]
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:

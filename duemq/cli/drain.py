@@ -1,6 +1,6 @@
 """`duemq drain`: stop the sends to a broker before maintenance, and wait until its work is done.
 
-brokerPermission = 4     routes name other brokers for sends
+brokerPermission         its bit for writing is cleared: routes name other brokers for sends
 wait                     for deliveries that are due soon, and for groups with members
 report                   what is still pending; it stays in the store, and is delivered when due
 """
@@ -27,7 +27,7 @@ from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 
 PERMISSION: Final = "brokerPermission"
-READ, READ_AND_WRITE = 4, 6
+WRITE, READ_AND_WRITE = 2, 6  # bits of the permission
 VIEWS: Final = (LEVELS_VIEW, TIMERS_VIEW)
 POLL_S: Final = 1.0
 COLUMNS: Final = ("broker", "sends", "#pending", "next due (UTC)", "#lag", "state")
@@ -126,7 +126,12 @@ class _Drain:
                 await asyncio.sleep(POLL_S)
 
     async def _change_permission(self, admin: Admin, master: BrokerMember) -> None:
-        permission = READ_AND_WRITE if self._undo else READ
+        before = _permission(await admin.broker_config(master.address))
+        permission = before | WRITE if self._undo else before & ~WRITE
+        if permission == before:
+            if not self._undo:
+                notice(f"the sends of {master.name} were off before")
+            return
         self.closed = "" if self._undo else master.name  # also if no response arrives
         try:
             await admin.update_broker_config(master.address, {PERMISSION: permission})
@@ -141,6 +146,10 @@ async def _one_master(admin: Admin, broker_name: str) -> BrokerMember:
         names = ", ".join(master.name for master in masters)
         raise UsageError(f"there are several brokers: name one of them, {names}")
     return masters[0]
+
+
+def _permission(config: Mapping[str, str]) -> int:
+    return int(config.get(PERMISSION, READ_AND_WRITE))
 
 
 def _description(state: DrainState) -> str:
@@ -178,7 +187,7 @@ async def _state(admin: Admin, master: BrokerMember, soon_ms: int) -> DrainState
     lag = await _lag(admin, master)
     return DrainState(
         broker=master.name,
-        accepts_sends=config.get(PERMISSION) != str(READ),
+        accepts_sends=bool(_permission(config) & WRITE),
         pending=sum(map(_integer, counts)) if counts else None,
         next_due_ms=min(due, default=None),
         lag=lag,

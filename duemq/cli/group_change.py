@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
 from duemq.cli.admin_options import GroupOptions
 from duemq.cli.confirmation import confirm
-from duemq.cli.group_show import described, plain_group_settings
+from duemq.cli.group_show import described
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
 from duemq.cli.settings_change import SettingsKind, delete_confirmed, first_given
@@ -41,7 +41,7 @@ def group_kind(options: GroupOptions) -> SettingsKind[GroupSettings]:
         changed=lambda former: changed_group(former or GroupSettings(), options),
         write=_write,
         text=_text,
-        plain=plain_group_settings,
+        plain=asdict,
     )
 
 

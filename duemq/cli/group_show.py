@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
@@ -23,9 +24,9 @@ PARALLEL_MAX = 16
 def show_groups(target: Target, *, with_lag: bool) -> None:
     """Print the groups; with `with_lag`, also what they have not consumed."""
     if not with_lag:
-        _show_names(asyncio.run(_groups(target)), target)
+        _show_names(target.ask(lambda admin: admin.groups()), target)
         return
-    states = asyncio.run(_states(target))
+    states = target.ask(_states)
     if target.as_json:
         print_json([plain_group(state) for state in states])
         return
@@ -45,20 +46,14 @@ def _show_names(groups: list[GroupInfo], target: Target) -> None:
     print_table(f"{len(groups)} {plural(len(groups), 'group')}", NAMES, rows)
 
 
-async def _groups(target: Target) -> list[GroupInfo]:
-    async with target.admin() as admin:
-        return await admin.groups()
+async def _states(admin: Admin) -> list[GroupState]:
+    room = asyncio.Semaphore(PARALLEL_MAX)
 
+    async def state(info: GroupInfo) -> GroupState:
+        async with room:
+            return await admin.group_state(info)
 
-async def _states(target: Target) -> list[GroupState]:
-    async with target.admin() as admin:
-        room = asyncio.Semaphore(PARALLEL_MAX)
-
-        async def state(info: GroupInfo) -> GroupState:
-            async with room:
-                return await admin.group_state(info)
-
-        return await asyncio.gather(*(state(info) for info in await admin.groups()))
+    return await asyncio.gather(*(state(info) for info in await admin.groups()))
 
 
 def _row(state: GroupState) -> tuple[object, ...]:
@@ -76,7 +71,7 @@ def _row(state: GroupState) -> tuple[object, ...]:
 
 def show_group(name: str, target: Target) -> None:
     """Print a group with its members, subscriptions and offsets."""
-    state = asyncio.run(_state(name, target))
+    state = target.ask(lambda admin: admin.group(name))
     if target.as_json:
         print_json(plain_group(state))
         return
@@ -93,11 +88,6 @@ def show_group(name: str, target: Target) -> None:
         print_table("", SUBSCRIPTIONS, subscriptions)
     queues = [_queue_row(queue) for queue in state.queues]
     print_table("" if queues else "no offsets are committed", QUEUES, queues)
-
-
-async def _state(name: str, target: Target) -> GroupState:
-    async with target.admin() as admin:
-        return await admin.group(name)
 
 
 def _setting_row(broker: str, value: GroupSettings) -> tuple[object, ...]:
@@ -124,36 +114,14 @@ def _queue_row(progress: GroupProgress) -> tuple[object, ...]:
     )
 
 
-def plain_group_settings(value: GroupSettings) -> dict[str, object]:
-    """Return settings as plain data."""
-    return {
-        "enabled": value.enabled,
-        "broadcast": value.broadcast,
-        "from_first": value.from_first,
-        "ordered": value.ordered,
-        "retries": value.retries,
-        "retry_queues": value.retry_queues,
-        "attributes": dict(value.attributes),
-    }
-
-
 def plain_names(group: GroupInfo) -> dict[str, object]:
     """Return a group and its settings as plain data."""
-    brokers = {broker: plain_group_settings(value) for broker, value in group.settings.items()}
+    brokers = {broker: asdict(value) for broker, value in group.settings.items()}
     return {"group": group.name, "brokers": brokers}
 
 
 def plain_group(state: GroupState) -> dict[str, object]:
     """Return a group with its members, subscriptions and offsets as plain data."""
-    members = [
-        {
-            "client_id": each.client_id,
-            "address": each.address,
-            "language": each.language,
-            "version": each.version,
-        }
-        for each in state.members
-    ]
     subscriptions = [
         {"topic": each.topic, "filter": each.expression, "kind": each.kind}
         for each in state.subscriptions
@@ -175,7 +143,7 @@ def plain_group(state: GroupState) -> dict[str, object]:
         "rate": state.rate,
         "consume_type": state.consume_type,
         "model": state.message_model,
-        "members": members,
+        "members": list(map(asdict, state.members)),
         "subscriptions": subscriptions,
         "queues": queues,
     }

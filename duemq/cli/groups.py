@@ -7,6 +7,7 @@ duemq timers list                                                     imports du
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -18,9 +19,8 @@ class Group(TyperGroup):
     """A group whose help has the first sentences of its commands in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the names and the help of the commands that are not hidden."""
-        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        rows = [(name, command.help or "") for name, command in commands if not command.hidden]
+        """Write the names and the help of the commands."""
+        rows = [(name, self.commands[name].help or "") for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in rows])
 
@@ -28,8 +28,9 @@ class Group(TyperGroup):
 class LazyGroup(Group):
     """Name and help of a group; its commands are in `<name>_app` of `duemq.cli.<name>`."""
 
-    def load(self) -> TyperGroup:
-        """Return the group with its commands."""
+    @cached_property
+    def loaded(self) -> TyperGroup:
+        """The group with its commands."""
         module = import_module(f"duemq.cli.{self.name}")
         loaded = typer.main.get_group(getattr(module, f"{self.name}_app"))
         loaded.name, loaded.help = self.name, self.help
@@ -37,7 +38,7 @@ class LazyGroup(Group):
 
     def make_context(self, *args: Any, **named: Any) -> Any:
         """Return the context of the loaded group, which parses the arguments."""
-        return self.load().make_context(*args, **named)
+        return self.loaded.make_context(*args, **named)
 
 
 def group(text: str = "", **options: Any) -> typer.Typer:

@@ -6,7 +6,6 @@ by unique key and topic.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +15,6 @@ from duemq.cli.messages import body_text, table_time, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
-from duemq.client.admin.messages import MessageHistories
 from duemq_common.bodies.histories import MessageHistory
 
 COLUMNS: Final = ("event", "at (UTC)", "due (UTC)", "#log offset", "place", "remark")
@@ -40,7 +38,7 @@ TIMES: Final = ("due_ms", "delivered_ms", "planned_ms", "next_ms", "born_ms", "s
 
 def show_message(name: str, topic: str, target: Target) -> None:
     """Print the messages with this id or key; exit 1 if there is none."""
-    answer = asyncio.run(_find(name, topic, target))
+    answer = target.ask(lambda admin: admin.message_history(name, topic=topic))
     shown = [_described(each) for each in answer.messages]
     if not shown:
         where = f" of topic {topic}" if topic else ""
@@ -54,11 +52,6 @@ def show_message(name: str, topic: str, target: Target) -> None:
         print(f"Only the newest {len(shown)} messages are shown; there are more.")
     if answer.pops_omitted:
         print("Only the newest pops were examined: older ones may be open too.")
-
-
-async def _find(name: str, topic: str, target: Target) -> MessageHistories:
-    async with target.admin() as admin:
-        return await admin.message_history(name, topic=topic)
 
 
 def _described(message: MessageHistory) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         elif as_json:
             print_json([asdict(item) for item in ledger.migrations()])
         else:
-            print_table("migrations", COLUMNS, [_row(m) for m in ledger.migrations()])
+            rows = [_row(m) for m in ledger.migrations()]
+            print_table("migrations", COLUMNS, rows, nothing="no migrations yet")
     finally:
         ledger.close()
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.messages import table_time
 from duemq.cli.migration_master import MigrationMaster, run
@@ -15,6 +14,7 @@ from duemq.cli.output import console, notice, plural, print_json, print_table
 from duemq.cli.times import duration_text
 from duemq.client.admin.migrations import LevelMigration, MigrationResult, MigrationStatus
 from duemq_common.errors import UsageError
+from duemq_common.text import binary_size
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -206,7 +206,13 @@ def show_status(target: Target, *, follow: bool) -> None:
 def print_status(status: MigrationStatus) -> None:
     """Print a status: a table of levels, then rate and ledger."""
     rows = [_status_row(item) for item in status["levels"]]
-    print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#returned",))
+    print_table(
+        "migrations by level",
+        STATUS_COLUMNS,
+        rows,
+        optional=("#returned",),
+        nothing="no level has a migration",
+    )
     throttle, ledger = status["throttle"], status["ledger"]
     rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
     late = status["late_p99_ms"]
@@ -263,7 +269,7 @@ def verify(levels: list[int], target: Target) -> None:
             )
             for item in done["verified"]
         ]
-        print_table("levels and timers", columns, rows)
+        print_table("levels and timers", columns, rows, nothing="no level has a migration")
     if not done["right"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 

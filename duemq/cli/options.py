@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 import typer
 
 from duemq.cli.output import OutputFormat
 from duemq.cli.properties import collect_properties, properties_of_broker
 from duemq_common.config_text import Properties
-from duemq_common.errors import UsageError
+from duemq_common.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from duemq.client.admin import Admin
     from duemq.client.client import Client
 
+T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
 NAMESRV = "127.0.0.1:9876"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: short for --output json.")]
@@ -174,37 +176,41 @@ class Target:
         if not self.namesrv:
             object.__setattr__(self, "namesrv", NAMESRV)
 
+    def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Return the result of `work` with an admin of these brokers."""
+        import asyncio  # commands that ask no broker start without it
+
+        async def run() -> T:
+            async with self.admin() as admin:
+                return await work(admin)
+
+        return asyncio.run(run())
+
     def admin(self) -> Admin:
         """Return an admin of these brokers.
 
         Raises:
-            UsageError: An address is not `host:port`.
+            UsageError: An address or the account is malformed.
         """
         from duemq.client.admin import Admin
 
-        try:
-            return Admin(
-                "" if self.broker else self.namesrv,
-                broker=self.broker,
-                tls=self.tls_context(),
-                credentials=self.credentials(),
-                timeout_s=CALL_TIMEOUT_S,
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        return self._connected(Admin)
 
     def client(self) -> Client:
         """Return a client of these brokers.
 
         Raises:
-            UsageError: An address is not `host:port`, or the account is incomplete.
+            UsageError: An address or the account is malformed.
         """
         from duemq.client.client import Client
 
+        return self._connected(Client)
+
+    def _connected(self, role: Callable[..., T]) -> T:
         tls, credentials = self.tls_context(), self.credentials()
         namesrv = "" if self.broker else self.namesrv
         try:
-            return Client(
+            return role(
                 namesrv,
                 broker=self.broker,
                 tls=tls,
@@ -238,22 +244,25 @@ class Target:
         """Return the context of TLS connections; None: plaintext.
 
         Raises:
-            ConfigError: A file cannot be used.
+            UsageError: A file cannot be used.
         """
         if not (self.tls or self.tls_ca or self.tls_cert):
             return None
         from duemq.net.tls import client_context
         from duemq.net.tls_config import TlsConfig
 
-        return client_context(
-            TlsConfig(
-                use_tls=True,
-                test_mode=False,
-                auth_server=bool(self.tls_ca),
-                client_trust_path=self.tls_ca,
-                client_cert_path=self.tls_cert,
-            )
+        config = TlsConfig(
+            use_tls=True,
+            test_mode=False,
+            auth_server=bool(self.tls_ca),
+            client_trust_path=self.tls_ca,
+            client_cert_path=self.tls_cert,
         )
+        try:
+            return client_context(config)
+        except ConfigError as error:
+            option = "--tls-ca" if error.value == self.tls_ca else "--tls-cert"
+            raise UsageError(f"{option} {error.value}: {error.reason}") from None
 
 
 @dataclass(frozen=True, slots=True)

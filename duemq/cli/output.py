@@ -159,16 +159,19 @@ def print_table(
     rows: Iterable[Sequence[object]] = (),
     *,
     optional: Sequence[str] = (),
+    nothing: str = "",
 ) -> None:
     """Print a heading and a table; drop optional columns if the table is too wide.
 
     Args:
         optional: Columns that may be dropped, in this order.
+        nothing: Heading if there are no rows.
     """
     from rich.console import Group
 
     out = console()
     rows = list(rows)
+    title = title if rows else nothing or title
     parts = [heading(title)] if title else []
     if rows:
         parts.append(fitted(columns, rows, optional=optional, width=out.width))

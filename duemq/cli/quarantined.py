@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from duemq.cli.messages import body_text, time_text
@@ -43,12 +42,8 @@ def summary(item: Quarantined) -> str:
 
 def list_quarantined(topic: str, count: int, target: Target) -> None:
     """Print the messages in quarantine, oldest first."""
-    asyncio.run(_list(topic, count, target))
-
-
-async def _list(topic: str, count: int, target: Target) -> None:
-    async with target.admin() as admin:
-        items = quarantined_of(await selected(admin, UndeliveredSearch(topic=topic)))
+    search = UndeliveredSearch(topic=topic)
+    items = quarantined_of(target.ask(lambda admin: selected(admin, search)))
     shown = items[:count] if count else items
     if target.as_json:
         print_json([plain(item) for item in shown])
@@ -71,7 +66,8 @@ async def _list(topic: str, count: int, target: Target) -> None:
 
 def show_quarantined(name: str, target: Target) -> None:
     """Print a message in quarantine: reason, properties and body."""
-    for item in asyncio.run(_named(name, target)):
+    search = UndeliveredSearch(names=frozenset({name}))
+    for item in quarantined_of(target.ask(lambda admin: selected(admin, search))):
         shown = plain(item)
         shown["properties"] = {} if item.original is None else dict(item.original.properties)
         if target.as_json:
@@ -85,12 +81,6 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return "\n".join(f"{key} = {text}" for key, text in value.items())
     return "" if value is None else str(value)
-
-
-async def _named(name: str, target: Target) -> list[Quarantined]:
-    async with target.admin() as admin:
-        search = UndeliveredSearch(names=frozenset({name}))
-        return quarantined_of(await selected(admin, search))
 
 
 def quarantined_of(items: Iterable[UndeliveredMessage]) -> list[Quarantined]:

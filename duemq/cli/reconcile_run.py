@@ -108,7 +108,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
 
         print_json([asdict(record) | {"messages": record.messages} for record in audits])
     else:
-        print_table("audits", AUDITS, [_row(record) for record in audits])
+        print_table("audits", AUDITS, [_row(record) for record in audits], nothing="no audits yet")
 
 
 def _row(record: Any) -> tuple[object, ...]:

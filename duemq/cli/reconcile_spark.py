@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +46,10 @@ def could_not_run(
     try:
         yield
     except (DueMQError, OSError) as error:
-        failed(str(error))
-        fail(f"{subject} could not run: {error}", Exit.USAGE)
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = f"{error}: free disk space, or name another directory" if is_full else str(error)
+        failed(reason)
+        fail(f"{subject} could not run: {reason}", Exit.USAGE)
     except Exception as error:
         if not is_sparks(error):
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -36,7 +35,7 @@ def create_schedule(name: str, spec: Spec, target: Target) -> None:
         check(definition)
     except InvalidDefinition as error:
         raise UsageError(str(error)) from None
-    result = asyncio.run(_create(definition, target))
+    result = target.ask(lambda admin: admin.create_schedule(definition))
     if target.as_json:
         print_json(msgspec.to_builtins(result))
         return
@@ -44,19 +43,9 @@ def create_schedule(name: str, spec: Spec, target: Target) -> None:
     console().print(f"schedule {printable(name)} {verb}{_next_of(result)}", soft_wrap=True)
 
 
-async def _create(definition: Definition, target: Target) -> ChangedSchedule:
-    async with target.admin() as admin:
-        return await admin.create_schedule(definition)
-
-
 def change_schedule(name: str, action: Change, target: Target) -> None:
     """Change a schedule and print its state."""
-
-    async def change() -> ChangedSchedule:
-        async with target.admin() as admin:
-            return await action(admin)
-
-    result = asyncio.run(change())
+    result = target.ask(action)
     if target.as_json:
         print_json(msgspec.to_builtins(result))
     elif result.appended >= 0:
@@ -70,7 +59,7 @@ def change_schedule(name: str, action: Change, target: Target) -> None:
 def delete_schedule(name: str, target: Target, *, dry_run: bool, yes: bool) -> None:
     """Delete a schedule after a confirmation; with `dry_run`, print what would be deleted."""
     if dry_run or not yes:
-        schedule = asyncio.run(_show(name, 1, target))
+        schedule = target.ask(lambda admin: admin.schedule(name, runs=1))
         effect = f"{_times_text(schedule.definition)}, topic {schedule.definition.topic}"
         if dry_run:
             _print_dry_run(schedule, effect, target)
@@ -95,7 +84,7 @@ def backfill_schedule(name: str, from_time: str, to_time: str, target: Target) -
 
 def show_list(topic: str, count: int, target: Target) -> None:
     """Print the schedules of every broker."""
-    rows = asyncio.run(_list(topic, count, target))
+    rows = target.ask(lambda admin: admin.schedules(topic, count=count))
     if target.as_json:
         print_json(msgspec.to_builtins(rows))
         return
@@ -116,14 +105,9 @@ def show_list(topic: str, count: int, target: Target) -> None:
     print_table(title, COLUMNS, cells, optional=("broker", "zone", "note"))
 
 
-async def _list(topic: str, count: int, target: Target) -> list[ScheduleView]:
-    async with target.admin() as admin:
-        return await admin.schedules(topic, count=count)
-
-
 def show_schedule(name: str, runs: int, target: Target) -> None:
     """Print one schedule and its next times."""
-    schedule = asyncio.run(_show(name, runs, target))
+    schedule = target.ask(lambda admin: admin.schedule(name, runs=runs))
     if target.as_json:
         print_json(msgspec.to_builtins(schedule))
         return
@@ -150,12 +134,7 @@ def show_schedule(name: str, runs: int, target: Target) -> None:
         )
         for ms in schedule.runs
     ]
-    print_table("next times", (zone_name, "UTC"), rows)
-
-
-async def _show(name: str, runs: int, target: Target) -> ScheduleView:
-    async with target.admin() as admin:
-        return await admin.schedule(name, runs=runs)
+    print_table("next times", (zone_name, "UTC"), rows, nothing="no next times")
 
 
 # -- texts ------------------------------------------------------------------------------------

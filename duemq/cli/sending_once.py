@@ -30,15 +30,12 @@ from duemq.client.routes import json_object
 from duemq.net.view_names import TIMERS_VIEW
 from duemq_common.bodies.histories import MessageHistory
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.errors import RequestError
-from duemq_common.request import bytes_of
 from duemq_common.topics import PENDING_TOPICS
-from message_store.log.record import Record, split_records
+from message_store.log.record import Record
 
 SEND, EXISTS, NO_ID, REFUSED = "send", "exists", "no unique id", "refused"
 UNKNOWN: Final = "unknown"
 IN_FLIGHT_MAX: Final = 128
-QUERY_COUNT: Final = 32
 CONTENTS_MAX: Final = 100_000
 PENDING, SCHEDULED = "pending", "scheduled"  # state and event of histories
 OTHER: Final = "another message has its unique id"
@@ -147,8 +144,6 @@ class OnceSender:
             is_ahead = message.due_ms > await self._latest_ms() + STEP_MS
         topics = () if is_ahead else (message.topic,)
         for record in await self._records(topics, message.unique_id):
-            if record.properties.get("UNIQ_KEY") != message.unique_id:
-                continue
             body = _body_of(record)
             if not _is_other(message, record.properties, body, len(body)):
                 return EXISTS
@@ -178,7 +173,7 @@ class OnceSender:
         records: list[Record] = []
         for topic in topics:
             for _, address in await self.client.masters():
-                records += await records_of(self.client, address, topic, unique_id)
+                records += await self._admin.records_by_id(address, topic, unique_id)
         return records
 
     async def send_all(self, messages: Sequence[FileMessage]) -> list[str]:
@@ -265,26 +260,3 @@ def _body_of(record: Record) -> bytes:
         return decompressed(record.body, record.sys_flag)
     except (ValueError, ImportError):
         return record.body
-
-
-async def records_of(client: Client, address: str, topic: str, unique_id: str) -> list[Record]:
-    """Return the records of a topic with a unique id.
-
-    Raises:
-        RequestError: The broker cannot look for messages, so it is not known whether there is one.
-    """
-    fields = {
-        "topic": topic,
-        "key": unique_id,
-        "maxNum": QUERY_COUNT,
-        "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1,
-        "_UNIQUE_KEY_QUERY": True,
-    }
-    response = await client.call(address, RequestCode.QUERY_MESSAGE, fields)
-    if response.code == ResponseCode.SUCCESS:
-        return split_records(bytes_of(response))
-    if response.code == ResponseCode.QUERY_NOT_FOUND:
-        return []
-    remark = response.remark or f"{address} cannot look for messages"
-    raise RequestError(response.code, remark)

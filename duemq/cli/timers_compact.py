@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
 from duemq.client.routes import json_object
 from duemq.net.view_names import TIMERS_VIEW
 from duemq_common.codes import RequestCode
+from duemq_common.text import binary_size
 
 if TYPE_CHECKING:
     from duemq.client.admin import Admin

@@ -43,11 +43,12 @@ def list_timers(selection: TimerSelection, target: Target) -> None:
                 "damage": damage,
             }
         )
-    else:
+    elif shown or not selection.key:
         rows = [list_row(timer, now_ms) for timer in shown]
         title = f"pending timers, page {selection.page}" + (" (there are more)" if more else "")
         console().print(heading(title))
         console().print(timers_table(rows))
+    if not target.as_json:
         for reason in damage:
             console(stderr=True).print(printable(reason), markup=False, soft_wrap=True)
     if selection.key and not shown:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from duemq.admin.runtime_info import binary_size
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
 from duemq.cli.retrying import watch
 from duemq.cli.times import duration_text
 from duemq.net.view_names import TIMERS_LIST_VIEW, TIMERS_VIEW
+from duemq_common.text import binary_size
 
 if TYPE_CHECKING:
     from duemq.client.admin import Admin

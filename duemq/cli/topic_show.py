@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from duemq.cli.options import Target
@@ -25,7 +24,7 @@ QUEUES = ("broker", "#queue", "#first", "#end", "#messages", "last message (UTC)
 
 def show_topics(target: Target, *, everything: bool) -> None:
     """Print the topics; without `everything`, those of applications."""
-    topics = asyncio.run(_topics(target))
+    topics = target.ask(lambda admin: admin.topics())
     shown = [topic for topic in topics if everything or topic.kind == "normal"]
     if target.as_json:
         print_json([plain_info(topic) for topic in shown])
@@ -35,11 +34,6 @@ def show_topics(target: Target, *, everything: bool) -> None:
     title += f"; {hidden} internal, retry and dead letter topics with --all" if hidden else ""
     rows = [_row(topic) for topic in shown]
     print_table(title, COLUMNS, rows, optional=("attributes", "kind"))
-
-
-async def _topics(target: Target) -> list[TopicInfo]:
-    async with target.admin() as admin:
-        return await admin.topics()
 
 
 def _row(topic: TopicInfo) -> tuple[object, ...]:
@@ -66,7 +60,7 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 def show_topic(name: str, target: Target) -> None:
     """Print a topic with its queues and groups."""
-    state = asyncio.run(_topic(name, target))
+    state = target.ask(lambda admin: admin.topic(name))
     if target.as_json:
         print_json(plain_state(state))
         return
@@ -76,11 +70,6 @@ def show_topic(name: str, target: Target) -> None:
     print_table(title, SETTINGS, rows)
     print_table("", QUEUES, [_queue_row(queue) for queue in state.queues])
     print_table(f"groups: {', '.join(state.groups) or 'none'}", ())
-
-
-async def _topic(name: str, target: Target) -> TopicState:
-    async with target.admin() as admin:
-        return await admin.topic(name)
 
 
 def setting_row(broker: str, value: TopicSettings) -> tuple[object, ...]:

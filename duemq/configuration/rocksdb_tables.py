@@ -17,7 +17,7 @@ from typing import Final
 
 from duemq_common.errors import ConfigError
 from duemq_common.existence import exists
-from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
+from message_store.queues.apache_names import ROCKSDB_FILE, ROCKSDB_TABLES
 
 POPS: Final = "kvStore"
 EXPORT: Final = (

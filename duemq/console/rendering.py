@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse
 from duemq.console.catalogue import LANGUAGES, Translate, translator
 from duemq.http.endpoints import JsonValue
 from duemq_common.charts import MS_MAX
+from duemq_common.text import binary_size, duration
 
 HERE: Final = Path(__file__).parent
 POLICY: Final = (
@@ -27,7 +28,6 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def render(template: str, language: str, *, status: int = 200, **values: object) -> HTMLResponse:
@@ -70,7 +70,7 @@ def _shown_by(text: Translate) -> Callable[..., str]:
             case "ms":
                 return duration(value)
             case "bytes":
-                return size(value)
+                return binary_size(value)
         return str(value)
 
     return shown
@@ -82,24 +82,3 @@ def time_of_ms(ms: int) -> str:
         return f"{ms} ms"
     text = f"{datetime.fromtimestamp(ms // 1_000, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{text}.{ms % 1_000:03d}" if ms % 1_000 else text
-
-
-def duration(ms: float) -> str:
-    """Return a duration in its two largest units."""
-    if ms < 1_000:
-        return f"{ms:,.0f} ms"
-    seconds, parts = int(ms) // 1_000, []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit."""
-    for unit in SIZES:
-        if count < 1_024 or unit == SIZES[-1]:
-            break
-        count /= 1_024
-    return f"{count:,.0f} {unit}" if unit == SIZES[0] else f"{count:,.1f} {unit}"

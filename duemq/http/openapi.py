@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Final
 
 import msgspec
 
-from duemq.http.endpoints import JSON, PREFIX, Endpoint, JsonObject, NoParameters
+from duemq.http.endpoints import JSON, PREFIX, Endpoint, JsonObject, JsonValue, NoParameters
 from duemq.http.problems import MEDIA_TYPE, ProblemDetails
 
 VERSION: Final = "1.0.0"
+EXAMPLES: Final = "examples.json"  # of tests.support.api_examples
 SCHEMAS: Final = "#/components/schemas/{name}"
 PROBLEMS: Final[Mapping[int, str]] = {
     400: "The request is invalid.",
@@ -41,8 +43,9 @@ def document(endpoints: Iterable[Endpoint]) -> JsonObject:
     schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMAS)
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, JsonObject] = {}
+    examples = read_examples()
     for endpoint in endpoints:
-        operation = _operation(endpoint, by_type)
+        operation = _operation(endpoint, by_type, examples.get(endpoint.handler.__name__, {}))
         paths.setdefault(PREFIX + endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -72,13 +75,21 @@ def document(endpoints: Iterable[Endpoint]) -> JsonObject:
     }
 
 
-def _operation(endpoint: Endpoint, by_type: Mapping[int, JsonObject]) -> JsonObject:
+def read_examples() -> dict[str, JsonObject]:
+    """Return a `response`, and for operations with a body a `request`, by operation id."""
+    data = files("duemq.http").joinpath(EXAMPLES).read_bytes()
+    return msgspec.json.decode(data, type=dict[str, JsonObject])
+
+
+def _operation(
+    endpoint: Endpoint, by_type: Mapping[int, JsonObject], example: JsonObject
+) -> JsonObject:
     statuses = {*OF_EACH, *endpoint.problems, *(OF_BODIES if endpoint.body else ())}
     problem = {MEDIA_TYPE: {"schema": by_type[id(ProblemDetails)]}}
     responses: JsonObject = {
         str(endpoint.status): {
             "description": "Success.",
-            "content": {JSON: {"schema": by_type[id(endpoint.result)]}},
+            "content": {JSON: _media(by_type[id(endpoint.result)], example.get("response"))},
         }
     }
     for status in sorted(statuses):
@@ -91,9 +102,13 @@ def _operation(endpoint: Endpoint, by_type: Mapping[int, JsonObject]) -> JsonObj
         "responses": responses,
     }
     if endpoint.body is not None:
-        content = {JSON: {"schema": by_type[id(endpoint.body)]}}
+        content = {JSON: _media(by_type[id(endpoint.body)], example.get("request"))}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _media(schema: JsonObject, example: JsonValue) -> JsonObject:
+    return {"schema": schema} | ({} if example is None else {"example": example})
 
 
 def _parameters(endpoint: Endpoint) -> list[JsonObject]:

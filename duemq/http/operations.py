@@ -6,7 +6,8 @@ A state that is not known has a reason in `failure` instead of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -139,13 +140,8 @@ async def show_audit(call: Call) -> JsonObject:
 async def _stored_audits(call: Call, audit: str) -> JsonObject:
     query: AuditsQuery = call.query or AuditsQuery()
     address = await _address(call, query.broker)
-    try:
+    with _state_problem("The ledger cannot be read"):
         return await call.session.admin.stored_audits(address, audit=audit, cursor=query.cursor)
-    except Refused as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        title = "The ledger cannot be read"
-        raise Problem(409, "state", title, error.remark, code=error.code) from error
 
 
 async def list_brokers(call: Call) -> BrokerRows:
@@ -180,7 +176,7 @@ async def command_migration(call: Call) -> JsonObject:
     query: BrokerQuery = call.query or BrokerQuery()
     command: MigrationCommand = call.body
     address = await _address(call, query.broker)
-    try:
+    with _state_problem("The state of the migration does not allow the command"):
         result = await call.session.admin.migrate(
             address,
             command.action,
@@ -191,11 +187,6 @@ async def command_migration(call: Call) -> JsonObject:
             rules=command.rules,
             dry_run=command.dry_run,
         )
-    except Refused as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        title = "The state of the migration does not allow the command"
-        raise Problem(409, "state", title, error.remark, code=error.code) from error
     return {**result}
 
 
@@ -203,14 +194,20 @@ async def start_audit(call: Call) -> AuditStart:
     """Start an audit of one broker."""
     query: BrokerQuery = call.query or BrokerQuery()
     address = await _address(call, query.broker)
-    try:
+    with _state_problem("The audit cannot start"):
         await call.session.client.ask(address, RequestCode.START_AUDIT)
+    return AuditStart(broker=address)
+
+
+@contextmanager
+def _state_problem(title: str) -> Iterator[None]:
+    """Raise a problem (409) if the broker refuses the request because of its state."""
+    try:
+        yield
     except Refused as error:
         if error.code != ResponseCode.SYSTEM_ERROR:
             raise
-        title = "The audit cannot start"
         raise Problem(409, "state", title, error.remark, code=error.code) from error
-    return AuditStart(broker=address)
 
 
 async def _address(call: Call, broker: str) -> str:

@@ -4,11 +4,11 @@
         response  0 + JSON: one result for each name, in the order of the request
 
 The plugins with pending messages are called one after the other, timers first. The processor
-decides on messages as it finds them, in bounded batches. One batch of all requests runs at a time,
-in the order of arrival, and other requests run before the next one. Names of different requests
-that are alone in theirs, and handles, share batches: cancelling many messages one by one takes one
-lookup and one append for all that wait. The processor responds when disk and replicas, as
-configured, have confirmed the records of all decisions.
+decides on messages as it finds them, in slices. One batch of all requests runs at a time, in the
+order of arrival; other requests and due deliveries run before the next batch or slice. Names of
+different requests that are alone in theirs, and handles, share batches: cancelling many messages
+one by one takes one lookup and one append for all that wait. The processor responds when disk and
+replicas, as configured, have confirmed the records of all decisions.
 
 Apache does not use these codes; an Apache broker responds "not supported" (3).
 """
@@ -28,6 +28,7 @@ from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, V
 from delayed_delivery.quarantine import NO_HOST
 from delayed_delivery.shared_batches import SharedBatches
 from duemq.messages.decision_results import OTHER_NAME, DecisionTally, text_of
+from duemq.messages.decision_turns import DecisionTurns, SliceSize
 from duemq.net.decisions import (
     ACTIONS,
     NAMES_MAX,
@@ -51,7 +52,7 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-BATCH_MESSAGES = 2_000  # messages decided on between two yields
+BATCH_MESSAGES = 2_000  # names that are looked up together
 FLOW_CONTROL = ResponseCode.SYSTEM_ERROR
 """Code of refusals by limits of slots and topics, which do not concern all messages alike."""
 OFFSETS_PER_TURN = 200  # records read for offset ids between two yields
@@ -64,7 +65,7 @@ class DecideProcessor:
         ports: Returns the components that own pending messages.
         hooks: Put hooks, for messages that are moved from a delay level to a time.
     Attributes:
-        turn: Held by the batch that runs.
+        turns: Held by the batch that runs.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class DecideProcessor:
     ) -> None:
         self.store, self.ports, self._hooks = store, ports, hooks
         self.clock, self.broker_name = clock, broker_name
-        self.turn = asyncio.Lock()
-        self._batches = SharedBatches(self._decide_together, self.turn, BATCH_MESSAGES)
+        self.turns = DecisionTurns(ports, clock)
+        self._batches = SharedBatches(self._decide_together, self.turns, BATCH_MESSAGES)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return dict.fromkeys(ACTIONS, self.decide)
@@ -267,8 +268,7 @@ class DecisionJob:
         """Return a result for each name."""
         results: list[DecisionResult] = []
         for first in range(0, len(names), BATCH_MESSAGES):
-            async with self._owner.turn:
-                await asyncio.sleep(0)  # other requests run first
+            async with self._owner.turns:
                 results += await self.batch(find, names[first : first + BATCH_MESSAGES])
         return results
 
@@ -310,12 +310,15 @@ class DecisionJob:
         Args:
             offsets, due_ms, name_indexes: (n,) i8, as in `Found`.
         """
-        for first in range(0, offsets.size, BATCH_MESSAGES):
-            part = slice(first, first + BATCH_MESSAGES)
+        first, size = 0, SliceSize(self._owner.turns.sizes, self.rule.action)
+        while first < offsets.size:
+            part = slice(first, first + size.count)
+            first = part.stop
             if self.rule.dry_run:
                 decided = self._expected(offsets[part].size)
             else:
-                decided = self._apply(port, offsets[part])
+                with size.measured():
+                    decided = self._apply(port, offsets[part])
                 await self._retry_transferred(offsets[part], decided)
                 self.log_end = max(self.log_end, decided.log_end)
                 self.decided_count += int(np.count_nonzero(decided.verdicts == Verdict.DONE))
@@ -327,7 +330,7 @@ class DecisionJob:
             )
             for index, (name_index, due, verdict) in enumerate(rows):
                 tallies[name_index].add(verdict, due, decided.remarks.get(index, ""))
-            await asyncio.sleep(0)
+            await self._owner.turns.others_first()
 
     def _expected(self, count: int) -> Decided:
         """Return the result that a decision about pending messages would have."""

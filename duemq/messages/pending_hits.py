@@ -14,9 +14,7 @@ that is decided already is not decided again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from operator import eq
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,6 +31,7 @@ from delayed_delivery.pending import (
 from delayed_delivery.pending_search import piece_of
 from duemq.messages.decide import DecideProcessor, DecisionJob, DecisionRule, Name, by_id
 from duemq.messages.decision_results import verdict_of
+from duemq.messages.decision_turns import SliceSize
 from duemq.net import fields
 from duemq.net.decisions import (
     ACTIONS,
@@ -45,14 +44,12 @@ from duemq.net.decisions import (
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
-from message_store.index.key_search import owners
+from message_store.index.key_search import are_owned, query_of
 from message_store.replication.acknowledgement import not_confirmed
 
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-SLICE_S: Final = 0.002  # time of the decisions between two yields, about
-SLICE_HITS_MIN, SLICE_HITS_MAX = 128, 512
 PIECE_HITS: Final = 512  # hits found between two yields
 PIECES_MAX: Final = 16  # pieces of one page
 Mask = npt.NDArray[np.bool_]
@@ -132,7 +129,7 @@ class PendingHitsProcessor:
             is_whole = has_hits and (is_ended or part.may_repeat or bool(key))
             if is_whole or left <= 0 or part.damage or number == len(ports):
                 break
-            await asyncio.sleep(0)
+            await self._decisions.turns.others_first()
         following = f"{number}:{cursor}" if number < len(ports) else None
         return self._hits(joined(parts), following, log_end)
 
@@ -206,6 +203,7 @@ class _HitRun:
         self._store, self._owner, self._command, self._topic = store, owner, command, topic
         self._due_ms = command.deliver_ms or 0
         self._offsets = np.array(command.offsets, np.int64)
+        self._query = query_of(topic, command.keys)
         self._is_decided = np.zeros(self._offsets.size, np.bool_)
         self.verdicts = np.full(self._offsets.size, Verdict.UNKNOWN, np.int8)
         self.remarks: dict[int, str] = {}
@@ -217,17 +215,17 @@ class _HitRun:
             return
         firsts = np.zeros(self._offsets.size, np.bool_)  # a record is decided once
         firsts[np.unique(self._offsets, return_index=True)[1]] = True
-        first, count, now_s = 0, SLICE_HITS_MIN, asyncio.get_running_loop().time
+        first = 0
+        size = SliceSize(self._owner.turns.sizes, self._command.action)
         while first < self._offsets.size:
-            async with self._owner.turn:
-                await asyncio.sleep(0)  # deliveries and other requests come first
-                begin_s = now_s()
-                indexes = self._matching(slice(first, first + count), firsts)
-                for port in ports:
-                    if indexes.size:
-                        indexes = self._apply(port, indexes)
-                first += count
-                count = next_size(count, now_s() - begin_s)
+            async with self._owner.turns:
+                part = slice(first, first + size.count)
+                with size.measured():
+                    indexes = self._matching(part, firsts)
+                    for port in ports:
+                        if indexes.size:
+                            indexes = self._apply(port, indexes)
+                first = part.stop
 
     def _matching(self, part: slice, firsts: Mask) -> Offsets:
         """Return the hits of a slice whose record has their key and the requested topic.
@@ -235,11 +233,8 @@ class _HitRun:
         Args:
             firsts: (n,) which hits are the first ones with their log offset.
         """
-        topic_indexes, keys = owners(self._store, self._offsets[part])
-        is_meant = np.fromiter(map(eq, self._command.keys[part], keys), np.bool_, len(keys))
+        is_meant = are_owned(self._store, self._offsets[part], self._query, part.start)
         is_meant &= firsts[part]
-        if self._topic:
-            is_meant &= topic_indexes == self._store.topics.find(self._topic)
         indexes: Offsets = np.flatnonzero(is_meant).astype(np.int64)
         indexes += part.start
         return indexes
@@ -280,15 +275,6 @@ class _HitRun:
         self.log_end = max(self.log_end, job.log_end)
 
 
-def next_size(count: int, took_s: float) -> int:
-    """Return the number of hits of the next slice, given those of this one and its time.
-
-    Each slice has a fixed cost, and records that are not in memory take longer.
-    """
-    fitting = int(count * SLICE_S / max(took_s, SLICE_S / 2))
-    return min(max(fitting, SLICE_HITS_MIN), SLICE_HITS_MAX)
-
-
 def joined(parts: Sequence[PendingPiece]) -> PendingPiece:
     """Return pieces of one search as one, with the cursor of the last one."""
     if len(parts) == 1:
@@ -319,13 +305,15 @@ def _topic(request: Request) -> str:
 def _parse(request: Request) -> HitDecision:
     try:
         command = msgspec.msgpack.decode(request.body, type=HitDecision)
-        is_text = all(key.decode("utf-8", "surrogatepass") for key in command.keys)
+        for key in command.keys:
+            if not key.isascii():
+                key.decode("utf-8", "surrogatepass")
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise _illegal(f"the body is not a decision about hits: {error}") from error
     count = len(command.keys)
     if count > PAGE_HITS_MAX:
         raise _illegal(f"{count} hits in one request; the maximum is {PAGE_HITS_MAX}")
-    if count != len(command.offsets) or not is_text:
+    if count != len(command.offsets) or not all(command.keys):
         raise _illegal("each hit needs a key and a log offset")
     if not all(0 <= offset < 1 << 62 for offset in command.offsets):
         raise _illegal("a log offset is out of range")

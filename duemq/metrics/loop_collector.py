@@ -14,6 +14,8 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from delayed_delivery.steps import Pauses
+
 COLLECT_S: Final = 10.0
 
 
@@ -42,9 +44,10 @@ class LoopCollector(Collector):
         families: list[Metric] = []
         steps: Callable[[], Iterable[Metric | None]]
         steps = getattr(self._collector, "steps", self._collector.collect)
+        pauses = Pauses()
         for family in steps():
             families += [] if family is None else [family]
-            await asyncio.sleep(0)
+            await pauses.after_step()
         return families
 
 

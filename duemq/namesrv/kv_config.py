@@ -91,7 +91,7 @@ class KVConfig:
             try:
                 await self._file.save({"configTable": tables})
             except OSError as error:
-                text = f"{self._file.path} cannot be written: {error}"
+                text = f"{self._file.path} cannot be written: {error.strerror or error}"
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
         self._tables = tables
 

@@ -23,6 +23,7 @@ from duemq.pop.checkpoints import (
     AckEntry,
     Acknowledgement,
     PopCheckpoint,
+    is_ahead,
 )
 from duemq.pop.names import ORDER_QUEUE
 from duemq.pop.order_info import Settled
@@ -56,6 +57,8 @@ class AckProcessor:
 
     Args:
         serves: Returns the reason why the broker does not serve POP; empty: POP is served.
+        open_until_ms: Returns the time from which a popped message is visible; None: it is
+            acknowledged, or visible.
     """
 
     def __init__(
@@ -68,10 +71,12 @@ class AckProcessor:
         identity: Identity,
         clock: Clock,
         serves: Callable[[], str],
+        open_until_ms: Callable[[PopCheckpoint, int], int | None],
     ) -> None:
         self._store, self._topics, self._revive_log = store, topics, revive_log
         self._offsets, self._orderly = offsets, orderly
         self._identity, self._clock, self._serves = identity, clock, serves
+        self._open_until_ms = open_until_ms
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -144,13 +149,10 @@ class AckProcessor:
                 GroupQueue(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
             )
         self._check_topic(GroupQueue(group, topic, queue_id), offset, receipt.pop_ms)
-        if receipt.visible_ms <= now_ms:
-            raise RequestError(
-                ResponseCode.NO_MESSAGE,
-                f"the receipt handle of message {offset} of {topic}/{queue_id} expired "
-                f"{now_ms - receipt.visible_ms} ms ago: the message is visible again",
-            )
-        pop_ms = max(now_ms, receipt.pop_ms + 1)  # the new checkpoint needs a key of its own
+        self._check_invisible(GroupQueue(group, topic, queue_id), offset, receipt, now_ms)
+        is_stepped = is_ahead(receipt.pop_ms, now_ms)
+        # The new checkpoint needs a key of its own.
+        pop_ms = now_ms if is_stepped else max(now_ms, receipt.pop_ms + 1)
         invisible_ms = max(invisible_ms - (pop_ms - now_ms), 0)
         renewed = PopCheckpoint(
             topic=topic,
@@ -264,6 +266,42 @@ class AckProcessor:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
+            )
+
+    def _check_invisible(
+        self, queue: GroupQueue, offset: int, receipt: Receipt, now_ms: int
+    ) -> None:
+        """Check that a popped message is not visible again.
+
+        If the clock was set back since the pop, the reviver knows the end of the invisible time.
+
+        Raises:
+            RequestError: NO_MESSAGE: the message is visible again, or acknowledged.
+        """
+        message = f"message {offset} of {queue.topic}/{queue.queue_id}"
+        if receipt.visible_ms <= now_ms:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"the receipt handle of {message} expired {now_ms - receipt.visible_ms} ms ago: "
+                f"the message is visible again",
+            )
+        if not is_ahead(receipt.pop_ms, now_ms):
+            return
+        popped = PopCheckpoint(
+            topic=queue.topic,
+            group=queue.group,
+            queue_id=queue.queue_id,
+            start_offset=receipt.start_offset,
+            pop_ms=receipt.pop_ms,
+            invisible_ms=receipt.invisible_ms,
+            offsets=(offset,),
+            broker_name=receipt.broker_name,
+        )
+        if self._open_until_ms(popped, offset) is None:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"the clock was set back since the pop of {message}, which is acknowledged, or "
+                f"visible again",
             )
 
     def _check_topic(self, queue: GroupQueue, offset: int, pop_ms: int) -> None:

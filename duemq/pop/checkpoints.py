@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from duemq.net import wire_json
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
+from message_store.log.commit_log import CLOCK_STEP_MS_MAX
 from message_store.log.record import Record
 
 LEAD_MS: Final = 1_000  # PopAckConstants.ackTimeInterval
@@ -23,6 +24,11 @@ INVISIBLE_MS_MAX: Final = 10 * 365 * 86_400_000  # the default of timerMaxDelayS
 OFFSETS_MAX: Final = 1_024  # per record; Apache's broker writes at most 32
 Key = tuple[str, str, int, int, int, str]
 """Key of a checkpoint: topic, group, queue, start offset, pop time in ms, broker name."""
+
+
+def is_ahead(pop_ms: int, now_ms: int) -> bool:
+    """Return whether the clock was set back since a pop."""
+    return pop_ms > now_ms + CLOCK_STEP_MS_MAX
 
 
 class RecordError(ValueError):
@@ -41,6 +47,7 @@ class PopCheckpoint:
         acked: Queue offsets of the acknowledged messages.
         log_offset: Log offset of the first message, in bytes; None: unknown.
         put_offset: Log offset after all of the messages, in bytes; None: unknown.
+        stored_ms: Store time of the record that was read, in ms since the epoch; 0: none was read.
         suspended: Whether the messages are visible again without a counted retry.
     """
 
@@ -55,12 +62,24 @@ class PopCheckpoint:
     acked: set[int] = field(default_factory=set)
     log_offset: int | None = field(default=None, compare=False)
     put_offset: int | None = field(default=None, compare=False)
+    stored_ms: int = field(default=0, compare=False)
     suspended: bool = False
 
     @property
     def revive_ms(self) -> int:
         """Time from which unacknowledged messages are visible again, in ms since the epoch."""
         return self.pop_ms + self.invisible_ms
+
+    def visible_ms(self, now_ms: int) -> int:
+        """Return the revive time of a checkpoint in the revive topic.
+
+        If the clock was set back since the pop, the invisible time begins again when the record is
+        in the revive topic. Of a record that was there before the clock was set back, it begins
+        now.
+        """
+        if not is_ahead(self.pop_ms, now_ms):
+            return self.revive_ms
+        return min(self.stored_ms, now_ms) + self.invisible_ms
 
     @property
     def due_ms(self) -> int:
@@ -114,7 +133,8 @@ class Acknowledgement(Struct):
         start_offset: Start offset of the checkpoint.
         pop_ms: Pop time of the checkpoint, in ms since the epoch.
         offsets: Queue offsets of the messages.
-        due_ms: Revive time of the checkpoint, in ms since the epoch.
+        due_ms: Revive time of the checkpoint, in ms since the epoch; 0: unknown, because the clock
+            was set back since the pop.
     """
 
     topic: str
@@ -218,6 +238,7 @@ def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) ->
         acked={index for number, index in enumerate(offsets) if acked >> number & 1}
         if acked
         else set(),
+        stored_ms=record.store_ms,
         put_offset=origin if record.prepared_offset < 0 else record.phys_offset,
         suspended=data.get("sp") is True,
     )
@@ -226,16 +247,17 @@ def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) ->
 def _acknowledgement(
     data: Mapping[str, object], record: Record, broker_name: str, offsets: object
 ) -> Acknowledgement:
-    due = record.properties.get("TIMER_DELIVER_MS", "0")
+    due, pop_ms = record.properties.get("TIMER_DELIVER_MS", "0"), _whole(data["pt"])
+    is_known = due.isascii() and due.isdigit() and pop_ms <= record.store_ms
     return Acknowledgement(
         topic=_text(data["t"]),
         group=_text(data["c"]),
         queue_id=_whole(data["q"]),
         start_offset=_whole(data["so"]),
-        pop_ms=_whole(data["pt"]),
+        pop_ms=pop_ms,
         offsets=_offsets(offsets),
         broker_name=_text(data.get("bn") or broker_name),
-        due_ms=int(due) if due.isascii() and due.isdigit() else 0,
+        due_ms=int(due) if is_known else 0,
     )
 
 

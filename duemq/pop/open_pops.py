@@ -92,12 +92,11 @@ class QueueSearch(Struct):
         elif not set(self.offsets).isdisjoint(item.offsets):
             self.checkpoints[item.key] = item
 
-    def open(self, offset: int, settled_ms: int) -> Iterator[PopCheckpoint]:
-        """Yield the undecided checkpoints in which a message is not acknowledged."""
+    def unacknowledged(self, offset: int) -> Iterator[PopCheckpoint]:
+        """Yield the checkpoints in which a message is not acknowledged."""
         for key, checkpoint in self.checkpoints.items():
             acked = checkpoint.acked | self.acknowledged.get(key, set())
-            is_undecided = checkpoint.revive_ms > settled_ms
-            if is_undecided and offset in checkpoint.offsets and offset not in acked:
+            if offset in checkpoint.offsets and offset not in acked:
                 yield checkpoint
 
 
@@ -108,7 +107,8 @@ class OpenPops:
         orders: Orderly pops, which have no checkpoints.
         first_needed: Returns the first log offset that undecided checkpoints need; None: there are
             none.
-        settled_ms: Returns the revive time up to which every checkpoint is decided.
+        open_until_ms: Returns the time from which a message of a checkpoint is visible; None: it is
+            acknowledged, or visible.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class OpenPops:
         identity: Identity,
         orders: OrderTable,
         first_needed: Callable[[], int | None],
-        settled_ms: Callable[[], int],
+        open_until_ms: Callable[[PopCheckpoint, int], int | None],
     ) -> None:
         self._store, self._identity, self._orders = store, identity, orders
-        self._first_needed, self._settled_ms = first_needed, settled_ms
+        self._first_needed, self._open_until_ms = first_needed, open_until_ms
         self._revive_topic = revive_topic(identity.cluster_name)
 
     async def of(self, records: Sequence[Record]) -> tuple[dict[int, list[OpenPop]], bool]:
@@ -141,13 +141,13 @@ class OpenPops:
         if first is not None and queues:
             first = max(first, min(row.phys_offset for rows in queues.values() for row in rows))
             omitted |= await self._search(first, list(searches.values()))
-        settled_ms = self._settled_ms()
         pops: dict[int, list[OpenPop]] = {}
         for name, rows in queues.items():
             for record in rows:
                 pops[record.phys_offset] = [
-                    _open_pop(record, checkpoint.group, checkpoint.pop_ms, checkpoint.revive_ms)
-                    for checkpoint in searches[name].open(record.queue_offset, settled_ms)
+                    _open_pop(record, checkpoint.group, checkpoint.pop_ms, until_ms)
+                    for checkpoint in searches[name].unacknowledged(record.queue_offset)
+                    if (until_ms := self._open_until_ms(checkpoint, record.queue_offset))
                 ] + self._orderly(record)
         return pops, omitted
 

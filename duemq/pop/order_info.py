@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from duemq.net.retry_topics import retry_flag
 from duemq.pop.pop_offsets import GroupQueue
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
+from message_store.log.commit_log import CLOCK_STEP_MS_MAX
 
 FILE_NAME: Final = "consumerOrderInfo.json"
 VIEW: Final = "pop.orderInfo"  # view that replicas request
@@ -57,8 +58,13 @@ class OrderInfo(Struct):
         """Queue offsets that are not acknowledged."""
         return [offset for index, offset in enumerate(self.offsets) if not self.acked >> index & 1]
 
-    def free_ms(self) -> int:
-        """Return the time at which the block of the queue ends, without more acknowledgements."""
+    def free_ms(self, now_ms: int) -> int:
+        """Return the time at which the block of the queue ends, without more acknowledgements.
+
+        0: it has ended, or the clock was set back since the pop, so that its end is unknown.
+        """
+        if self.pop_ms > now_ms + CLOCK_STEP_MS_MAX:
+            return 0
         normal_ms = self.pop_ms + self.invisible_ms
         return max((self.visible_ms.get(offset, normal_ms) for offset in self.open), default=0)
 
@@ -93,6 +99,26 @@ class OrderTable(SavedTable):
             CorruptStore: The file exists, but neither the file nor its backup is valid.
         """
         self._table = self._file.load(read_table) or {}
+
+    def fit(self, end_of: Callable[[GroupQueue], int]) -> None:
+        """Remove the messages after the end of their queue from its last pop."""
+        for queue, info in list(self._table.items()):
+            end = end_of(queue)
+            offsets = [offset for offset in info.offsets if offset < end]
+            if not offsets:
+                self.clear(queue)
+            elif len(offsets) < len(info.offsets):  # ascending: the bits of `acked` stay valid
+                info.offsets, self._dirty = offsets, True
+
+    def rewrite(self) -> None:
+        """Write the file and its backup.
+
+        Raises:
+            OSError: A write failed.
+        """
+        for _ in ("the file", "its backup"):
+            self._dirty = True
+            self.persist()
 
     def to_json(self) -> dict[str, object]:
         table: dict[str, dict[int, object]] = {}
@@ -131,7 +157,7 @@ class OrderTable(SavedTable):
         info = self._table.get(queue)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return None
-        free_ms = info.free_ms()
+        free_ms = info.free_ms(now_ms)
         return free_ms if free_ms > now_ms else None
 
     def record_pop(
@@ -181,10 +207,10 @@ class OrderTable(SavedTable):
         self._dirty = True
         return True
 
-    def free_ms(self, queue: GroupQueue) -> int:
+    def free_ms(self, queue: GroupQueue, now_ms: int) -> int:
         """Return the time from which a queue is not blocked; 0: it is not blocked now."""
         info = self._table.get(queue)
-        return 0 if info is None else info.free_ms()
+        return 0 if info is None else info.free_ms(now_ms)
 
 
 def _consumed(before: OrderInfo, info: OrderInfo) -> dict[int, int]:

@@ -1,4 +1,9 @@
-"""Orderly pops: their stored table, and the resumption of long polls at blocked queues."""
+"""Orderly pops: their stored table, and the resumption of long polls at blocked queues.
+
+The file may be newer than the log, which can lose its end in a power cut or by a truncation. Lost
+messages are removed from the pops: other messages get their queue offsets, and a late
+acknowledgement would move the consumer offset past them.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +59,9 @@ class Orderly:
 
     def changed(self, queue: GroupQueue) -> None:
         """Resume pops of a queue when it is no longer blocked: now, or at its current free time."""
-        free_ms = self.table.free_ms(queue)
-        if free_ms <= self._clock.now_ms():
+        now_ms = self._clock.now_ms()
+        free_ms = self.table.free_ms(queue, now_ms)
+        if free_ms <= now_ms:
             self._free_ms.pop(queue, None)
             self._continue(queue)
         elif self._free_ms.get(queue) != free_ms:
@@ -77,12 +83,24 @@ class Orderly:
             table.slot(table.add(queue.topic), queue.queue_id, create=True)
         )
 
+    def recover(self) -> None:
+        """Load the file, without lost messages; call it before the first append."""
+        self.table.load()
+        truncations = self._store.truncations
+        end = self._store.unchanged_end(truncations.followed(FILE_NAME))
+        self.table.fit(lambda queue: self._store.queue_end_before(queue.topic, queue.queue_id, end))
+        if truncations.followed(FILE_NAME) == truncations.generation:
+            return
+        try:
+            self.table.rewrite()
+            truncations.follow(FILE_NAME)
+        except OSError as error:
+            log.error("the next start compares the order infos with the log again: %s", error)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the task; on leaving, write the file."""
-        self.table.load()
-        for group_queue, _ in self.table.group_queues():
-            self.changed(group_queue)
+        self._resume_all()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="orderly pops")
             try:
@@ -91,6 +109,11 @@ class Orderly:
                 self._stopping = True
                 self._wake.set()
         await self._save()
+
+    def _resume_all(self) -> None:
+        """Resume pops of the queues that are not blocked, after a start or a step of the clock."""
+        for group_queue, _ in list(self.table.group_queues()):
+            self.changed(group_queue)
 
     async def forget_topic(self, topic: str) -> None:
         """Remove the last pops of a deleted topic, also from the file.
@@ -102,9 +125,12 @@ class Orderly:
 
     async def run(self) -> None:
         """Resume pops when their queues are not blocked, and write the file, until stopped."""
+        now_ms = 0
         while not self._stopping:
             self._wake.clear()
-            now_ms = self._clock.now_ms()
+            before_ms, now_ms = now_ms, self._clock.now_ms()
+            if now_ms < before_ms:  # the clock was set back
+                self._resume_all()
             if not now_ms < self._save_ms <= now_ms + SAVE_MS:  # time to save, or the clock was set
                 self._save_ms = now_ms + SAVE_MS
                 self.table.clean(now_ms)

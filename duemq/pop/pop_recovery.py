@@ -4,6 +4,9 @@
     of this store, or copied from the former master     of this store
 
 So an acknowledged message is not popped again: neither after a kill, nor on a new master.
+
+Acknowledgements that were stored at a time after the present show that the clock was ahead: the
+table may lack this, too, and their records are due when the clock shows that time again.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_record
-from duemq.pop.names import CHECKPOINT_TAG, revive_topic
+from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, revive_topic
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.managers import Identity
 from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.text import java_hash
 from duemq_common.topics import TIMER_TOPIC
 from message_store.log.text_search import rows_with
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 COPIED: Final = frozenset({"TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"})
 """Properties of copies that timers made."""
+ACK_TAGS: Final = [java_hash(tag) for tag in (ACK_TAG, BATCH_ACK_TAG)]
 
 
 def recover_pops(
@@ -38,13 +43,14 @@ def recover_pops(
     A table without the member `pops`, such as Apache's, stays unchanged.
 
     Args:
-        undecided: Receives the undecided checkpoints of the table, and the later ones of the log.
+        undecided: Receives the undecided checkpoints of the table, and the later ones of the log;
+            also the latest time at which one of the later acknowledgements was stored.
     """
     pops, count = offsets.pops(), 0
     if pops is None:
         return 0
-    undecided.load(pops.first_needed)
-    for checkpoint in _checkpoints(store, pops.before, identity):
+    undecided.load(pops.first_needed, pops.latest_ms)
+    for checkpoint in _checkpoints(store, pops.before, identity, undecided):
         undecided.add(checkpoint)
         if (checkpoint.put_offset or 0) < store.queues.deletions.before(checkpoint.topic):
             continue  # the topic was deleted after the pop, and perhaps created again
@@ -52,12 +58,16 @@ def recover_pops(
         end = min(max(checkpoint.offsets) + 1, queue_end)
         committed = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
         if end > (committed or 0):
+            # The start resets the groups of a deleted topic again; this pop has taken the reset.
+            offsets.take_reset(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
             offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, end)
             count += 1
     return count
 
 
-def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[PopCheckpoint]:
+def _checkpoints(
+    store: MessageStore, begin: int, identity: Identity, undecided: UndecidedPops
+) -> Iterator[PopCheckpoint]:
     """Yield the checkpoints that pops put into the log from an offset on.
 
     Copies of checkpoints that timers delivered or rolled are skipped: their pops may be older.
@@ -67,6 +77,8 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
     for rows in store.scan(max(begin, store.min_offset)):
         timers = rows[np.isin(rows["topic_index"], topic_indexes)]
+        stored_ms = timers["store_ms"][np.isin(timers["tags_hash"], ACK_TAGS)]
+        undecided.latest_ms = max(undecided.latest_ms, int(stored_ms.max(initial=0)))
         for row in rows_with(store, rows_with(store, timers, name), tag):
             try:
                 record = store.read_record(int(row["phys_offset"]))

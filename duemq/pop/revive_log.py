@@ -130,8 +130,11 @@ class ReviveLog:
         Returns:
             Error of each refused record, by index in `entries`.
         """
-        batch = self._batch
+        batch, now_ms = self._batch, self._clock.now_ms()
         batch.clear()
+        for _, record in entries:
+            if isinstance(record, Acknowledgement):
+                record.due_ms = self._undecided.ack_due_ms(record, now_ms)
         self._add(batch, entries)
         if together[1]:
             batch.together.append(together)
@@ -143,6 +146,8 @@ class ReviveLog:
                 self._figures.on_put(record, PUT)
                 if isinstance(record, PopCheckpoint):
                     self._undecided.add(record)
+                else:
+                    self._undecided.acknowledged(record, now_ms)
             elif not first <= row < first + count:
                 self._figures.on_put(record, REFUSED)
         if batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from delayed_delivery.pending import PendingMessages
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
@@ -29,6 +30,7 @@ from duemq.pop.pop_queues import PopQueues
 from duemq.pop.pop_recovery import recover_pops
 from duemq.pop.pop_turns import PopTurns
 from duemq.pop.request_modes import RequestModes
+from duemq.pop.revival.ahead_pops import AheadPops
 from duemq.pop.revival.reviver import Reviver
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
@@ -82,6 +84,7 @@ class PopService:
     Args:
         has_timers: Whether a plugin stores timers.
         delivered_ms: Returns a time by which every due timer has been delivered.
+        pending: Returns the components that own pending messages.
     Attributes:
         refusal: Reason why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
@@ -96,6 +99,7 @@ class PopService:
         *,
         has_timers: bool,
         delivered_ms: Callable[[int], int],
+        pending: Callable[[], Sequence[PendingMessages]],
     ) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
         clock, offsets = parts.clock, parts.offsets
@@ -107,7 +111,8 @@ class PopService:
             store, parts.put_path, self._undecided, identity, clock, self.figures
         )
         self._failed = Notices(log, logging.ERROR)
-        self.reviver = self._reviver(parts, delivered_ms)
+        ahead = AheadPops(store, self._undecided, identity, pending)
+        self.reviver = self._reviver(parts, delivered_ms, ahead)
         self.retries = _shared_retries(parts)
         self._queues = queues = self._pop_queues(parts)
         self.offsets = pops = PopOffsets(store, offsets)
@@ -117,11 +122,9 @@ class PopService:
             identity,
             self.orderly.table,
             self._undecided.first_needed,
-            self.reviver.settled_ms,
+            self.reviver.open_until_ms,
         )
-        self._acks = AckProcessor(
-            store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
-        )
+        self._acks = self._ack_processor(parts)
         self._pops = PopProcessor(
             store,
             queues,
@@ -144,7 +147,22 @@ class PopService:
             PeekProcessor(store, queues, pops, self.orderly.table, clock, parts.stats),
         )
 
-    def _reviver(self, parts: PopParts, delivered_ms: Callable[[int], int]) -> Reviver:
+    def _ack_processor(self, parts: PopParts) -> AckProcessor:
+        return AckProcessor(
+            parts.store,
+            parts.topics,
+            self.offsets,
+            self._revive_log,
+            self.orderly,
+            parts.identity,
+            parts.clock,
+            lambda: self.refusal,
+            self.reviver.open_until_ms,
+        )
+
+    def _reviver(
+        self, parts: PopParts, delivered_ms: Callable[[int], int], ahead: AheadPops
+    ) -> Reviver:
         return Reviver(
             parts.store,
             parts.topics,
@@ -156,6 +174,7 @@ class PopService:
             delivered_ms,
             self.figures,
             lambda: parts.kernels.is_done,
+            ahead,
         )
 
     def _pop_queues(self, parts: PopParts) -> PopQueues:
@@ -203,9 +222,16 @@ class PopService:
         return AckBatch(self._acks, self._revive_log, confirms)
 
     def recover(self) -> None:
-        """Derive from the log the offsets that the table lacks; call before the first append."""
+        """Derive from the log the offsets that the table lacks; call before the first append.
+
+        Raises:
+            CorruptStore: The file of orderly pops and its backup are invalid.
+        """
+        self.orderly.recover()
         recover_pops(self._store, self._offsets, self._undecided, self._identity)
-        self._offsets.pops = lambda: PopState(self.offsets.before, self._undecided.table())
+        self._offsets.pops = lambda: PopState(
+            self.offsets.before, self._undecided.table(), self._undecided.latest_ms
+        )
 
     async def forget_topic(self, topic: str) -> None:
         """Forget the pops of a deleted topic; its queues begin at 0 if it is created again."""

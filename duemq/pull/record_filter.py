@@ -19,7 +19,7 @@ from duemq.filters.program import Program
 from duemq_common.errors import RecordUnreadable
 from message_store.kernels.bytes import Bytes
 from message_store.layout import Row, Rows
-from message_store.queues.consume_queue import LIGHT_QUEUES
+from message_store.queues.apache_names import LIGHT_QUEUES
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -28,23 +28,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+from delayed_delivery.steps import collected
 from duemq.net.memory import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.offset_table import (
     CRC,
+    FREE_QUEUES,
     LAST_RECORD,
+    OFFSET_BYTES,
     POPS,
     Content,
     OffsetRows,
     PopState,
     Table,
+    charged_bytes,
     checksum,
     decode,
     key_of,
+    queues_of,
     topics_of_groups,
 )
 from duemq_common.clock import Clock
@@ -59,8 +64,7 @@ from message_store.store import MessageStore
 log = logging.getLogger(__name__)
 FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
-FREE_QUEUES = 16  # queues of a pair that do not count in the memory budget
-OFFSET_BYTES = 128  # estimated memory of one offset
+RESTARTED_MAX = 1_000  # deleted topics, the newest ones, whose groups are reset
 PAIRS_PER_TURN = 256  # encoded per event loop turn
 NOTICES_MAX = 10
 POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
@@ -95,6 +99,7 @@ class OffsetManager(SavedTable):
         self._rows = OffsetRows(self._table)
         self._pulled: Table = {}
         self._resets: Table = {}
+        self._restarted: dict[str, None] = {}  # deleted topics, whose groups are reset
         self._extra: dict[str, object] = {}
         self._commits = 0
         self.version = DataVersion()
@@ -127,11 +132,11 @@ class OffsetManager(SavedTable):
         self._dirty = True
 
     def _use_content(self, content: Content) -> None:
-        self._memory.free(sum(map(_charged_bytes, self._table.values())))
+        self._memory.free(sum(map(charged_bytes, self._table.values())))
         pops, self._extra, self._table = content.pops, content.extra, content.table
         self._rows = OffsetRows(self._table)
         self._is_proved, self._last_record = content.is_proved, content.last_record
-        self._memory.reserve(sum(map(_charged_bytes, self._table.values())), is_checked=True)
+        self._memory.reserve(sum(map(charged_bytes, self._table.values())), is_checked=True)
         self.version = content.version or self.version
         self.pops = lambda: pops
         self._written_before = 0 if pops is None else pops.before
@@ -385,11 +390,9 @@ class OffsetManager(SavedTable):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         queues[queue_id] = offset
 
-    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """Yield (topic, {queue: offset}) for each topic with offsets of a group."""
-        for topic, name in list(self._table):
-            if name == group:
-                yield topic, dict(self._table[topic, name])
+    async def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics with offsets of each group; other work runs meanwhile."""
+        return topics_of_groups(await collected(list(self._table)))
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics with offsets of a group, sorted."""
@@ -453,25 +456,29 @@ class OffsetManager(SavedTable):
         The consumers that are connected have the offsets of the deleted topic: if it is created
         again, they would commit them, and never get the messages before them.
         """
-        queues = {
-            (group, queue_id)
-            for table in (self._table, self._pulled)
-            for (name, group), offsets in table.items()
-            if name == topic
-            for queue_id in offsets
-        }
+        queues = queues_of(topic, self._table) | queues_of(topic, self._pulled)
         self.remove_topic(topic)
+        self._restarted.pop(topic, None)
+        if queues:
+            self._restarted[topic] = None
+        if len(self._restarted) > RESTARTED_MAX:  # their consumers may never pull again
+            self._forget_resets(next(iter(self._restarted)))
         with suppress(RequestError):  # a limit is reached
             for group, queue_id in queues:
                 self._put(self._resets, group, topic, queue_id, 0)
+
+    def _forget_resets(self, topic: str) -> None:
+        del self._restarted[topic]
+        for key in [key for key in self._resets if key[0] == topic]:
+            self._memory.free(charged_bytes(self._resets.pop(key)))
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
         """Remove the offsets of all groups in one queue."""
         for key in [key for key in self._table if key[0] == topic]:
             queues = self._table[key]
-            charged = _charged_bytes(queues)
+            charged = charged_bytes(queues)
             if queues.pop(queue_id, None) is not None:
-                self._memory.free(charged - _charged_bytes(queues))
+                self._memory.free(charged - charged_bytes(queues))
                 self._rows.change(key)
                 self._dirty = True
 
@@ -487,9 +494,4 @@ class OffsetManager(SavedTable):
             self._dirty |= key in self._table
             self._rows.remove(key)
             for table in (self._table, self._pulled, self._resets):
-                self._memory.free(_charged_bytes(table.pop(key, {})))
-
-
-def _charged_bytes(queues: Mapping[int, int]) -> int:
-    """Return the memory that the offsets of a pair count in the memory budget."""
-    return max(len(queues) - FREE_QUEUES, 0) * OFFSET_BYTES
+                self._memory.free(charged_bytes(table.pop(key, {})))

@@ -29,6 +29,8 @@ _MEMBERS: Final = {"dataVersion", "groupTopicMap", "offsetTable", POPS, CRC, LAS
 Pair = tuple[str, str]
 """Topic and group."""
 Table = dict[Pair, dict[int, int]]
+OFFSET_BYTES: Final = 128  # estimated memory of one offset
+FREE_QUEUES: Final = 16  # queues of a pair that do not count in the memory budget
 ROWS_DEPTH: Final = 1  # nesting depth of the table in the file
 
 
@@ -38,10 +40,13 @@ class PopState(NamedTuple):
     Attributes:
         before: Log offset up to which the table includes all pops.
         first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
+        latest_ms: Latest time of a pop, in ms since the epoch. Not part of the checksum, which
+            former versions compare.
     """
 
     before: int
     first_needed: dict[int, int]
+    latest_ms: int = 0
 
 
 class Content(Struct, frozen=True):
@@ -133,6 +138,21 @@ def key_of(pair: Pair) -> str:
     return f"{pair[0]}{SEPARATOR}{pair[1]}"
 
 
+def queues_of(topic: str, table: Table) -> set[tuple[str, int]]:
+    """Return group and queue of all offsets of a topic."""
+    return {
+        (group, queue_id)
+        for (name, group), offsets in table.items()
+        if name == topic
+        for queue_id in offsets
+    }
+
+
+def charged_bytes(queues: Mapping[int, int]) -> int:
+    """Return the memory that the offsets of a pair count in the memory budget."""
+    return max(len(queues) - FREE_QUEUES, 0) * OFFSET_BYTES
+
+
 def is_internal_key(key: str) -> bool:
     """Return whether the broker itself acts on a row."""
     return SEPARATOR + INTERNAL_GROUP_PREFIX in key
@@ -188,7 +208,8 @@ def _read_pops(data: object) -> PopState:
     table = {
         read_number(POPS, position): read_number(POPS, each) for position, each in first.items()
     }
-    return PopState(read_number(POPS, data.get("before")), table)
+    latest_ms = read_number(POPS, data.get("latest_ms", 0))
+    return PopState(read_number(POPS, data.get("before")), table, latest_ms)
 
 
 def _read_last_record(data: object) -> LastRecord:

@@ -107,7 +107,8 @@ class StoredTable(Generic[R]):
             else:
                 await self._append(present_rows, version)
         except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. {remedy_of(error)}"
+            reason = f"{error.strerror or error}. {remedy_of(error)}"
+            text = f"{self._file.path} cannot be written: {reason}"
             raise RequestError(self._unwritable, text) from error
         if self.version != before:  # a row was created at its first use meanwhile
             version = self._journal.version_after(self.version, self._clock.now_ms())

@@ -207,6 +207,7 @@ class SlaveSynchronize:
                 table = _table(order_info, ORDER_INFO_VIEW)
                 read_table(table)  # raises if invalid: a broker could not start with such a file
                 await self._write_file(ORDER_INFO_FILE, json_dialect.dumps(table))
+                self._store.truncations.follow(ORDER_INFO_FILE)
             except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
                 faults.append(f"{ORDER_INFO_VIEW}: {error}")
         if faults:

@@ -5,13 +5,9 @@ Without it, a message that creates a schedule would be delivered once, as an ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from delayed_delivery.kinds import SCHEDULE_KIND
-from delayed_delivery.plugin import SystemTopic
 from delayed_delivery.schedule_rows import schedule_rows
 from duemq_common.codes import ResponseCode
-from duemq_common.topics import SCHEDULES_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 
@@ -19,11 +15,6 @@ REMARK = (
     "the message has a property of recurring schedules (DUEMQ_SCHEDULE...), but this broker has "
     "no plugin recurring_schedules: see brokerPluginDisabled"
 )
-
-
-def has_schedules(topics: Iterable[SystemTopic]) -> bool:
-    """Return whether a plugin has added the topic of schedules."""
-    return any(topic.name == SCHEDULES_TOPIC for topic in topics)
 
 
 class ScheduleRefusal:

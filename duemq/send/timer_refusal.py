@@ -6,13 +6,9 @@ Apache 5.x refuses it with `timerWheelEnable=false` (HookUtils.handleScheduleMes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from delayed_delivery.plugin import SystemTopic
 from duemq_common.codes import ResponseCode
-from duemq_common.topics import TIMER_TOPIC
 from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
 from message_store.log.batch import PutBatch
 
@@ -20,11 +16,6 @@ REMARK = (
     "the message has a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC), but "
     "this broker has no timer store: timerWheelEnable is false. Use a delay level."
 )
-
-
-def has_timer_topic(topics: Iterable[SystemTopic]) -> bool:
-    """Return whether a plugin has added the timer topic."""
-    return any(topic.name == TIMER_TOPIC for topic in topics)
 
 
 def refuse_timers(batch: PutBatch, now_ms: int) -> None:

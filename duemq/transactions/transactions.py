@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 STEPS_PER_ROUND_MAX = 2_000  # half messages of one check round
+OFFSETS_PER_TURN = 4_096  # finished half messages that a round passes without a pause
 COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
 
@@ -268,8 +269,20 @@ class Transactions:
                     break
                 await asyncio.sleep(0)  # a round may have thousands of messages
             offset += 1
-        self._halves.advance(high)
+            if offset % OFFSETS_PER_TURN == 0:  # millions may follow one with an immunity time
+                await asyncio.sleep(0)
+        await self._advance(high)
         self.queue.store_cursors()
+
+    async def _advance(self, high: int) -> None:
+        """Advance past finished half messages, in turns."""
+        halves = self._halves
+        while True:
+            limit = min(halves.half_next + OFFSETS_PER_TURN, high)
+            halves.advance(limit)
+            if halves.half_next < limit or limit >= high:
+                return
+            await asyncio.sleep(0)
 
     async def _step(self, offset: int) -> CheckStep:
         try:

@@ -89,6 +89,11 @@ class CallContext:
             return None
         return int((self.deadline_s - asyncio.get_running_loop().time()) * 1_000)
 
+    def is_late(self) -> bool:
+        """Return whether the deadline has passed: the client does not receive a response."""
+        remaining_ms = self.remaining_ms()
+        return remaining_ms is not None and remaining_ms <= 0
+
 
 def context_of(call: GrpcCall) -> CallContext:
     """Return the context of a call.

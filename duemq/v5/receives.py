@@ -1,6 +1,9 @@
 """Handler of ReceiveMessage: a pop whose messages are streamed one by one.
 
-Source: ReceiveMessageActivity
+Messages that were popped and cannot be sent, because the client has cancelled the call or
+disconnected, become visible again soon, also if their invisible time is renewed automatically.
+
+Source: ReceiveMessageActivity, ReceiveMessageResponseStreamWriter
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import Final
 
 from duemq.auth.model import is_retry_topic
 from duemq.net.http2.grpc_call import GrpcCall
+from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import NORMAL
 from duemq.pop.pop import MESSAGES_MAX
@@ -73,13 +77,34 @@ class ReceiveCalls:
         client: V5Client,
         request: api.ReceiveMessageRequest,
     ) -> None:
-        """Pop messages and stream a status, the messages, and the delivery timestamp."""
+        """Pop messages and stream a status, the messages, and the delivery timestamp.
+
+        Messages that cannot be sent to the client are visible again soon.
+
+        Raises:
+            GrpcError: The deadline of the call has passed.
+        """
+        unsent: dict[str, Handle] = {}
+
+        def release() -> None:
+            topic, group = request.message_queue.topic.name, request.group.name
+            for handle in unsent.values():
+                self._acks.renewals.release(group, topic, handle, client, context)
+
         try:
-            messages = await self._pop(context, client, request)
+            messages = await self._pop(context, client, request, unsent)
+            if messages and context.is_late():
+                text = "the messages were found after the deadline of the call"
+                raise GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text)
         except V5Error as error:
+            release()
             self.refuse(call, error)
             return
+        except BaseException:
+            release()
+            raise
         if messages:
+            call.on_unsent = release
             call.send(_OK)
         else:
             nothing = status(v2.MESSAGE_NOT_FOUND, "no new message")
@@ -99,17 +124,17 @@ class ReceiveCalls:
         call.send(last.SerializeToString())
 
     async def _pop(
-        self, context: CallContext, client: V5Client, request: api.ReceiveMessageRequest
+        self,
+        context: CallContext,
+        client: V5Client,
+        request: api.ReceiveMessageRequest,
+        unsent: dict[str, Handle],
     ) -> list[v2.Message]:
+        """Return the messages for the client, and add their handles to `unsent`."""
         poll_ms = _poll_ms(context, client, request)
         topic = checks.topic_of(request.message_queue.topic)
         group = checks.group_of(request.group)
-        duration = request.invisible_duration
-        invisible_ms = duration.seconds * 1_000 + duration.nanos // 1_000_000
-        if request.auto_renew:
-            invisible_ms = RENEWED_INVISIBLE_MS
-        else:
-            checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
+        invisible_ms = _invisible_ms(request)
         if is_retry_topic(topic):
             text = "the messages of a retry topic are received from the topics of its group"
             raise V5Error(v2.ILLEGAL_TOPIC, text)
@@ -138,19 +163,20 @@ class ReceiveCalls:
         # The queue has only hashes of tags: the pop includes messages of tags with the same hash.
         tags = frozenset(parse_expression(topic, fields["exp"], fields["expType"]).tags)
         attempts_max = config.retry_times_max + 1 if config is not None else 17
+        records = list(messages_of(response, topic, self._broker_name))
+        unsent |= {text: parse_handle(text, self._broker_name) for _, text in records}
         messages = []
-        for record, text in messages_of(response, topic, self._broker_name):
+        for record, text in records:
+            removal: Removal | None = None
             if tags and record.properties.get("TAGS") not in tags:
-                await self._remove(
-                    self._acks.acknowledge_handle, context, client, group, topic, text
-                )
-                continue
-            if record.reconsume_times >= attempts_max:
-                await self._remove(self._acks.forward_handle, context, client, group, topic, text)
+                removal = self._acks.acknowledge_handle
+            elif record.reconsume_times >= attempts_max:
+                removal = self._acks.forward_handle
+            if removal is not None:
+                await self._remove(removal, context, client, group, topic, unsent.pop(text))
                 continue
             if request.auto_renew:
-                handle = parse_handle(text, self._broker_name)
-                self._acks.renewals.add(group, topic, handle, client, context)
+                self._acks.renewals.add(group, topic, unsent[text], client, context)
             message = message_of(record, topic=topic, receipt_handle=text)
             message.system_properties.invisible_duration.FromMilliseconds(invisible_ms)
             messages.append(message)
@@ -163,14 +189,13 @@ class ReceiveCalls:
         client: V5Client,
         group: str,
         topic: str,
-        text: str,
+        handle: Handle,
     ) -> None:
         """Remove a popped message that the client does not receive.
 
         If this fails, the message is popped again after its invisible time.
         """
         try:
-            handle = parse_handle(text, self._broker_name)
             removal_status = await work(context, client, group, topic, handle)
             if removal_status is not None and removal_status.code != v2.OK:
                 raise V5Error(removal_status.code, removal_status.message)
@@ -205,6 +230,19 @@ def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessage
             raise V5Error(code, text)
         return remaining_ms
     return poll_ms
+
+
+def _invisible_ms(request: api.ReceiveMessageRequest) -> int:
+    """Return the invisible time of a call, in ms.
+
+    Raises:
+        V5Error: The time is too short or too long.
+    """
+    if request.auto_renew:
+        return RENEWED_INVISIBLE_MS
+    duration = request.invisible_duration
+    invisible_ms = duration.seconds * 1_000 + duration.nanos // 1_000_000
+    return checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
 
 
 def _request_timeout_ms(client: V5Client) -> int:

@@ -1,10 +1,12 @@
 """Automatic renewal of invisible times while a push consumer processes messages.
 
     receive (auto renew) --add--> table --shortly before the expiry: change--> new handle
+    receive, not sent ---release--> table --at the next check: change--> visible within a second
     acknowledge, change, forward <--remove: the newest handle-- table
 
 The client keeps the handle that it received; the table maps it to the newest handle, which is the
-valid one. After a client is removed, its messages become visible within a second.
+valid one. After a client is removed, its messages become visible within a second, and so do
+messages that could not be sent to their client.
 
 Source: ReceiptHandleProcessor, DefaultReceiptHandleManager of Apache's proxy
 """
@@ -48,6 +50,7 @@ class Renewal:
         since_ms: Time at which the message was received, in ms since the epoch.
         context: Context of the call that received the message.
         in_flight: Set when the request in flight has ended; None: no request is in flight.
+        is_released: Whether the message was not sent to its client.
     """
 
     handle: Handle
@@ -55,6 +58,12 @@ class Renewal:
     client: V5Client
     context: CallContext
     in_flight: asyncio.Event | None = None
+    is_released: bool = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the client does not process the message."""
+        return self.is_released or self.client.closed
 
 
 @dataclass(slots=True)
@@ -78,6 +87,15 @@ class Renewals:
         if len(self.table) < HANDLES_MAX:
             renewal = Renewal(handle, self.clock.now_ms(), client, context)
             self.table[group, topic, handle.text] = renewal
+
+    def release(
+        self, group: str, topic: str, handle: Handle, client: V5Client, context: CallContext
+    ) -> None:
+        """Let a message be visible soon that was popped, and not sent to its client."""
+        if (group, topic, handle.text) not in self.table:
+            self.add(group, topic, handle, client, context)
+        if (renewal := self.table.get((group, topic, handle.text))) is not None:
+            renewal.is_released = True
 
     async def remove(self, group: str, topic: str, handle: Handle) -> Handle:
         """Stop renewing the invisible time of a message; return its newest handle."""
@@ -103,12 +121,12 @@ class Renewals:
         return any(each is not None and each.in_flight is not None for each in renewals)
 
     async def renew(self) -> None:
-        """Renew invisible times that expire soon; shorten those of closed clients."""
+        """Renew invisible times that expire soon; shorten those of released messages."""
         now_ms = self.clock.now_ms()
         due = [
             (key, each)
             for key, each in self.table.items()
-            if each.client.closed or each.handle.receipt.visible_ms - now_ms <= RENEW_AHEAD_MS
+            if each.is_ended or each.handle.receipt.visible_ms - now_ms <= RENEW_AHEAD_MS
         ]
         for first in range(0, len(due), CONCURRENT_RENEWALS_MAX):
             part = due[first : first + CONCURRENT_RENEWALS_MAX]
@@ -116,12 +134,15 @@ class Renewals:
 
     async def _renew_one(self, key: Key, renewal: Renewal) -> None:
         group, topic, _ = key
+        if self.table.get(key) is not renewal:
+            return  # it was acknowledged meanwhile: a change would make it visible again
         is_too_old = self.clock.now_ms() - renewal.since_ms > RENEWAL_MS_MAX
-        if renewal.client.closed or is_too_old:
+        is_ended = renewal.is_ended
+        if is_ended or is_too_old:
             self.table.pop(key, None)
         if is_too_old:
             return
-        invisible_ms = CLOSED_CLIENT_INVISIBLE_MS if renewal.client.closed else RENEWED_INVISIBLE_MS
+        invisible_ms = CLOSED_CLIENT_INVISIBLE_MS if is_ended else RENEWED_INVISIBLE_MS
         renewal.in_flight = in_flight = asyncio.Event()
         try:
             context, client = renewal.context, renewal.client

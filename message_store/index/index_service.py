@@ -296,7 +296,7 @@ class IndexService:
 
     def _index_piece(self) -> bool:
         end = self._log.end
-        file = next((f for f in list(self._log.files) if f.base + f.size > self._position), None)
+        file = self._log.find_file(max(self._position, self._log.min_offset))
         if file is None:
             return False
         start, stop_at = max(self._position - file.base, 0), min(end - file.base, file.size)

@@ -50,11 +50,13 @@ class Matches(Struct, frozen=True):
         key_at: (n,) i8: Index of the key.
         offsets: (n,) i8: Log offsets.
         hits: (n,) u1: HIT_UNIQUE or HIT_KEY.
+        log_end: Log offset before which the log was searched.
     """
 
     key_at: Offsets
     offsets: Offsets
     hits: npt.NDArray[np.uint8]
+    log_end: int = 0
 
 
 class _LongChain(Exception):
@@ -74,9 +76,17 @@ async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str])
         lookups = job.lookups(store.log.end)
         await asyncio.gather(*(asyncio.to_thread(lookup.read) for lookup in lookups))
         await asyncio.to_thread(job.run, lookups, store.log.end)
-        while store.log.end - job.end > LOOP_BYTES_MAX:
-            await asyncio.to_thread(job.follow, store.log.end)
-        job.follow(store.log.end)
+        await job.follow_to_end()
+    return job.matches()
+
+
+async def search_later(
+    store: StoreReader, topics: Sequence[str], keys: Sequence[str], log_end: int
+) -> Matches:
+    """Return the records from `log_end` on, that of an earlier `search`; see there."""
+    job = _Search(store, topics, keys)
+    job.end = log_end
+    await job.follow_to_end()
     return job.matches()
 
 
@@ -171,6 +181,13 @@ class _Search:
             self._match(_with_hashes(keyed, self._hashes))
         self.end = max(self.end, end)
 
+    async def follow_to_end(self) -> None:
+        """Search the log up to its end; there is no await after the last part."""
+        log = self._store.log
+        while log.end - self.end > LOOP_BYTES_MAX:
+            await asyncio.to_thread(self.follow, log.end)
+        self.follow(log.end)
+
     def _match(self, pair: Candidates) -> None:
         """Add the candidates that are records of their topic and have their key.
 
@@ -211,7 +228,7 @@ class _Search:
         key_at, offsets, hits = key_at[order], offsets[order], hits[order]
         fresh = np.ones(offsets.size, np.bool_)
         fresh[1:] = (np.diff(offsets) != 0) | (np.diff(key_at) != 0)
-        return Matches(key_at[fresh], offsets[fresh], hits[fresh])
+        return Matches(key_at[fresh], offsets[fresh], hits[fresh], self.end)
 
 
 class FileLookup:
@@ -289,19 +306,16 @@ def _matching(
     prefetch(store.log, offsets, PAGE_BYTES)
     hits = np.zeros(offsets.size, np.uint8)
     frames = np.zeros(1, layout.SCANNED)
-    for file in list(store.log.files):
-        low, high = np.searchsorted(offsets, (file.base, file.base + file.size))
-        if low < high:
-            span = (file.base, min(file.size, store.log.end - file.base))
-            kernels.match_keys(
-                file.data,
-                span,
-                key_at[low:high],
-                offsets[low:high],
-                keys,
-                frames,
-                hits[low:high],
-            )
+    for file, low, high in store.files_of(offsets):
+        kernels.match_keys(
+            file.data,
+            store.written_span(file),
+            key_at[low:high],
+            offsets[low:high],
+            keys,
+            frames,
+            hits[low:high],
+        )
     keep = np.flatnonzero(hits)
     keep = keep[np.argsort(key_at[keep], kind="stable")]
     return Matches(key_at[keep], offsets[keep], hits[keep])
@@ -311,15 +325,11 @@ def frames(store: StoreReader, offsets: Offsets) -> Rows:
     """Return (n,) `layout.SCANNED` of the records at log offsets; record_size is 0 without one."""
     rows = np.zeros(offsets.size, layout.SCANNED)
     rows["topic_index"] = -1
-    order = np.argsort(offsets, kind="stable")
-    ranked = offsets[order]
-    for file in list(store.log.files):
-        low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
-        if low < high:
-            part = np.zeros(high - low, layout.SCANNED)
-            span = (file.base, min(file.size, store.log.end - file.base))
-            kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, part)
-            rows[order[low:high]] = part
+    for file, in_file in store.indexes_by_file(offsets):
+        part = np.zeros(in_file.size, layout.SCANNED)
+        span, arrays = store.written_span(file), store.topics.arrays
+        kernels.frames_at(file.data, span, offsets[in_file], arrays, part)
+        rows[in_file] = part
     return rows
 
 
@@ -331,19 +341,42 @@ def owners(store: StoreReader, offsets: Offsets) -> tuple[Offsets, list[bytes]]:
         record; the unique keys, empty without one.
     """
     topic_indexes, keys = np.full(offsets.size, -1, np.int64), [b""] * offsets.size
-    scratch = np.zeros(1, layout.SCANNED)
-    order = np.argsort(offsets, kind="stable")
-    ranked = offsets[order]
-    for file in list(store.log.files):
-        low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
-        if low == high:
-            continue
-        part, bounds = np.empty(high - low, np.int64), np.empty((high - low, 2), np.int64)
-        span = (file.base, min(file.size, store.log.end - file.base))
-        arrays = store.topics.arrays
-        kernels.owners_at(file.data, span, ranked[low:high], arrays, scratch, part, bounds)
-        topic_indexes[order[low:high]] = part
+    scratch, arrays = np.zeros(1, layout.SCANNED), store.topics.arrays
+    for file, in_file in store.indexes_by_file(offsets):
+        part, bounds = np.empty(in_file.size, np.int64), np.empty((in_file.size, 2), np.int64)
+        span = store.written_span(file)
+        kernels.owners_at(file.data, span, offsets[in_file], arrays, scratch, part, bounds)
+        topic_indexes[in_file] = part
         data = file.data.data
-        for index, (start, end) in zip(order[low:high].tolist(), bounds.tolist(), strict=True):
+        for index, (start, end) in zip(in_file.tolist(), bounds.tolist(), strict=True):
             keys[index] = bytes(data[start:end])
     return topic_indexes, keys
+
+
+def query_of(topic: str, unique_keys: Sequence[bytes]) -> kernels.QueryKeys:
+    """Return the query for `are_owned`: the unique key of each record, and the topic of all.
+
+    Args:
+        topic: Topic that the records are for; empty: any.
+    """
+    return kernels.QueryKeys(
+        np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy(),
+        np.frombuffer(b"".join(unique_keys), np.uint8).copy(),
+        np.cumsum([len(key) for key in unique_keys], dtype=np.int64),
+    )
+
+
+def are_owned(
+    store: StoreReader, offsets: Offsets, query: kernels.QueryKeys, first: int
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) b1: which records at log offsets have their unique key and the topic.
+
+    Args:
+        first: Index in `query` of the key of offsets[0]; the others follow.
+    """
+    is_owned, frames = np.zeros(offsets.size, np.bool_), np.zeros(1, layout.SCANNED)
+    for file, in_file in store.indexes_by_file(offsets):
+        kernels.owned_at(
+            file.data, store.written_span(file), in_file, offsets, first, query, frames, is_owned
+        )
+    return is_owned

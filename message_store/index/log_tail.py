@@ -17,7 +17,7 @@ from message_store.log.frames import Chunk, read_past_damage
 def keys_of_log(log: CommitLog, start: int, end: int) -> Iterator[Rows]:
     """Yield (n,) `layout.KEYED`, as for the index, of the records in start..end."""
     keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
-    for file in list(log.files):
+    for file in log.files_from(start):
         pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
 
         def read_chunk(position: int, file: LogFile = file, stop_at: int = stop_at) -> Chunk:

@@ -38,9 +38,9 @@ MACHINE = f"{numba.__version__} {platform.python_version()}"
 
 
 def cache_directory() -> Path:
-    """Return the directory of the machine code."""
+    """Return the directory of the machine code, also of embedded brokers and Spark's workers."""
     if directory := os.environ.get(CACHE_VARIABLE):
-        return Path(directory)
+        return Path(os.path.expanduser(directory))  # systemd and containers leave `~` as it is
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duemq" / "kernels"
 
 

@@ -1,6 +1,8 @@
 """Big-endian numbers, decimal digits and CRC-32 on byte arrays, for other kernels to call.
 
-Only these functions depend on the byte order of the disk.
+Only these functions depend on the byte order of the disk. Positions are unsigned: a signed index
+may count from the end of an array, which takes a comparison for each byte and keeps LLVM from
+joining the bytes of a number into one load or store that swaps them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from message_store.kernels.crc import crc32 as crc32
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import copy_bytes, leading_zeros
+from message_store.kernels.memory import copy_bytes, leading_zeros, load_u4
 
 Bytes = npt.NDArray[np.uint8]
 POWERS = np.array([10**n for n in range(20)], np.uint64)
@@ -23,43 +25,46 @@ PAIRS = np.array([divmod(n, 10) for n in range(100)], np.uint8) + np.uint8(ZERO)
 @kernel
 def put_i2(out: Bytes, pos: int, value: int) -> None:
     """Write a signed number of 2 bytes."""
-    out[pos] = (value >> 8) & 255
-    out[pos + 1] = value & 255
+    start = np.uint64(pos)
+    out[start] = (value >> 8) & 255
+    out[start + np.uint64(1)] = value & 255
 
 
 @kernel
 def put_i4(out: Bytes, pos: int, value: int) -> None:
     """Write a signed number of 4 bytes."""
     # two's complement: the shifts below must not extend the sign
-    v = np.uint32(value)
+    v, start = np.uint32(value), np.uint64(pos)
     for i in range(4):
-        out[pos + i] = (v >> np.uint32(24 - 8 * i)) & np.uint32(255)
+        out[start + np.uint64(i)] = (v >> np.uint32(24 - 8 * i)) & np.uint32(255)
 
 
 @kernel
 def put_i8(out: Bytes, pos: int, value: int) -> None:
     """Write a signed number of 8 bytes."""
     # two's complement: the shifts below must not extend the sign
-    v = np.uint64(value)
+    v, start = np.uint64(value), np.uint64(pos)
     for i in range(8):
-        out[pos + i] = (v >> np.uint64(56 - 8 * i)) & np.uint64(255)
+        out[start + np.uint64(i)] = (v >> np.uint64(56 - 8 * i)) & np.uint64(255)
 
 
 @kernel
 def get_i2(data: Bytes, pos: int) -> int:
     """Return the signed number of 2 bytes at data[pos]."""
+    start = np.uint64(pos)
+    high, low = np.uint16(data[start]), np.uint16(data[start + np.uint64(1)])
     # 16 bits first, so that the conversion to 64 bits extends the sign
-    return np.int64(np.int16((np.uint16(data[pos]) << np.uint16(8)) | np.uint16(data[pos + 1])))
+    return np.int64(np.int16((high << np.uint16(8)) | low))
 
 
 @kernel
 def get_i4(data: Bytes, pos: int) -> int:
     """Return the signed number of 4 bytes at data[pos]."""
-    v = np.uint32(0)
-    for i in range(4):
-        v = (v << np.uint32(8)) | np.uint32(data[pos + i])
-    # the detour over int32 extends the sign
-    return np.int64(np.int32(v))
+    # one load: LLVM would split a loop over the bytes, as in `get_u8`, when it extends the sign
+    w = load_u4(data, np.int64(pos))
+    high = (w << np.uint32(24)) | ((w << np.uint32(8)) & np.uint32(0xFF0000))
+    low = ((w >> np.uint32(8)) & np.uint32(0xFF00)) | (w >> np.uint32(24))
+    return np.int64(np.int32(high | low))
 
 
 @kernel
@@ -69,21 +74,18 @@ def get_u4(data: Bytes, pos: int) -> int:
 
 
 @kernel
-def get_i8(data: Bytes, pos: int) -> int:
-    """Return the signed number of 8 bytes at data[pos]."""
-    v = np.uint64(0)
+def get_u8(data: Bytes, pos: int) -> Any:
+    """Return the unsigned number of 8 bytes at data[pos]."""
+    v, start = np.uint64(0), np.uint64(pos)
     for i in range(8):
-        v = (v << np.uint64(8)) | np.uint64(data[pos + i])
-    return np.int64(v)
+        v = (v << np.uint64(8)) | np.uint64(data[start + np.uint64(i)])
+    return v
 
 
 @kernel
-def get_u8(data: Bytes, pos: int) -> Any:
-    """Return the unsigned number of 8 bytes at data[pos]."""
-    v = np.uint64(0)
-    for i in range(8):
-        v = (v << np.uint64(8)) | np.uint64(data[pos + i])
-    return v
+def get_i8(data: Bytes, pos: int) -> int:
+    """Return the signed number of 8 bytes at data[pos]."""
+    return np.int64(get_u8(data, pos))
 
 
 @kernel

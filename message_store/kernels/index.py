@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
-from message_store.kernels.properties import equals, find_byte, java_hash_on
+from message_store.kernels.names import find_byte
+from message_store.kernels.properties import equals, java_hash_on
 from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.layout import ENTRY_END, KEY_END, NAME_END, SYS_ROLLBACK, SYS_TRANSACTION_MASK
 

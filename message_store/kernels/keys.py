@@ -5,6 +5,7 @@ find_many    find candidates for many hashes in one index file
 match_keys   select candidates that are records of the topic and have the key itself
 frames_at    read the columns of the records at log offsets
 owners_at    find topic and unique key of the records at log offsets
+owned_at     compare topic and unique key of the records at log offsets with given ones
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from message_store.kernels.index import (
     positive_hash,
 )
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, has_name
-from message_store.kernels.properties import equals, find_byte, find_value, java_hash_on
+from message_store.kernels.names import entry_end, find_byte, has_name
+from message_store.kernels.properties import equals, find_value, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import KEY_END
@@ -199,3 +200,49 @@ def owners_at(
             topic_indexes[i] = find_topic(data, start, frame["topic_len"], arrays)
         unique = find_value(data, text, size, UNIQ_NAME)
         keys[i, 0], keys[i, 1] = unique[0], unique[1]
+
+
+@kernel
+def owned_at(
+    data: Bytes,
+    span: Any,
+    order: Any,
+    offsets: Any,
+    first: int,
+    query: QueryKeys,
+    frames: Rows,
+    is_owned: Any,
+) -> None:
+    """Set is_owned[i], for i in `order`, if the record at offsets[i] has its key and its topic.
+
+    Args:
+        data, span: See `match_keys`.
+        order: (m,) i8: indexes of offsets in this file; others are left out.
+        offsets: (n,) i8.
+        first: Index in `query` of the unique key of offsets[0]; the others follow.
+        query: Unique keys; the topic that the records are for, empty for any.
+        frames: (1,) layout.SCANNED, scratch.
+        is_owned: (n,) b1 out.
+    """
+    frame = frames[0]
+    for i in order:
+        is_owned[i] = False
+        pos = np.int64(offsets[i] - span[0])
+        if pos < 0 or pos >= span[1]:
+            continue
+        if read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            continue
+        text, size = pos + frame["prop_pos"], frame["prop_len"]
+        # a key begins where the one before it ends
+        start = query.ends[first + i - 1] if first + i > 0 else np.int64(0)
+        key = find_value(data, text, size, UNIQ_NAME)
+        if not same(data, key[0], key[1] - key[0], query.keys, start, query.ends[first + i]):
+            continue
+        if query.topic.size > 0:
+            topic = find_value(data, text, size, REAL_TOPIC)
+            if topic[0] >= topic[1]:
+                # without a real topic, the message is for the topic of its record
+                topic = (pos + frame["topic_pos"], pos + frame["topic_pos"] + frame["topic_len"])
+            if not same(data, topic[0], topic[1] - topic[0], query.topic, 0, query.topic.size):
+                continue
+        is_owned[i] = True

@@ -34,17 +34,25 @@ def copy_bytes(_context: Any, out: Any, out_pos: Any, data: Any, pos: Any, size:
 
 
 @intrinsic
+def load_u4(_context: Any, data: Any, pos: Any) -> Any:
+    """Return the four bytes at data[pos] as one u4, in the machine's byte order."""
+    return types.uint32(data, types.int64), _load(32)
+
+
+@intrinsic
 def load_u8(_context: Any, data: Any, pos: Any) -> Any:
     """Return the eight bytes at data[pos] as one u8, in the machine's byte order."""
-    signature = types.uint64(data, types.int64)
+    return types.uint64(data, types.int64), _load(64)
 
+
+def _load(bits: int) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
         start = builder.gep(source.data, [args[1]])
-        word = ir.IntType(64).as_pointer()
+        word = ir.IntType(bits).as_pointer()
         return builder.load(builder.bitcast(start, word), align=1)
 
-    return signature, generate
+    return generate
 
 
 @intrinsic

@@ -47,22 +47,28 @@ def is_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays, index: int) 
 
 
 @kernel
-def entry_end(data: Bytes, pos: int, end: int) -> int:
-    """Return the position of ENTRY_END in data[pos:end], `end` without one; 8 bytes a step."""
+def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
+    """Return the position of a byte in data[pos:end], `end` without one; 8 bytes a step."""
     # (x - ones) & ~x & highs has the high bit of the first byte that is zero in x
     ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-    twos = np.uint64(0x0202020202020202)
+    repeated = ones * np.uint64(byte)
     while pos + 8 <= end:
-        # the separator is 2, so its byte in x is zero
-        x = load_u8(data, np.int64(pos)) ^ twos
+        # where the byte is, x is zero
+        x = load_u8(data, np.int64(pos)) ^ repeated
         hits = (x - ones) & ~x & highs
         if hits != np.uint64(0):
             return pos + (trailing_zeros(hits) >> 3)  # the lowest byte is the first
         pos += 8
     # the last bytes, fewer than a word
-    while pos < end and data[pos] != ENTRY_END:
+    while pos < end and data[pos] != byte:
         pos += 1
     return pos
+
+
+@kernel
+def entry_end(data: Bytes, pos: int, end: int) -> int:
+    """Return the position of ENTRY_END in data[pos:end], `end` without one."""
+    return find_byte(data, pos, end, ENTRY_END)
 
 
 @kernel

@@ -9,32 +9,21 @@ import numpy as np
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
+from message_store.kernels.names import find_byte, is_named
 from message_store.layout import DELAY_ILLEGAL, ENTRY_END, NAME_END
 
 TAGS_NAME = np.frombuffer(b"TAGS", np.uint8).copy()
 DELAY_NAME = np.frombuffer(b"DELAY", np.uint8).copy()
 MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
 NUMBER_DIGITS_MAX = 18  # such a number fits into 64 bits
+POWERS_31 = np.array([31**n % 2**32 for n in range(9)], np.uint32)
 PLUS, MINUS, ZERO = 43, 45, 48
 
 
 @kernel
 def equals(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
     """Return whether data[pos:pos+size] is `name`."""
-    if size != name.size:
-        return False
-    for i in range(size):
-        if data[pos + i] != name[i]:
-            return False
-    return True
-
-
-@kernel
-def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
-    """Return the position of a byte in data[pos:end], `end` without one."""
-    while pos < end and data[pos] != byte:
-        pos += 1
-    return pos
+    return size == name.size and is_named(data, pos, name)
 
 
 @kernel
@@ -44,10 +33,26 @@ def java_hash(data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
+def eight_units(word: Any) -> Any:
+    """Return the part of eight ASCII characters in a Java hash; the lowest byte is the first."""
+    total = np.uint32(0)
+    for i in range(8):
+        total += np.uint32((word >> np.uint64(8 * i)) & np.uint64(255)) * POWERS_31[7 - i]
+    return total
+
+
+@kernel
 def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
     """Return String.hashCode of a text whose beginning has the hash `start`."""
     # decode UTF-8 to UTF-16 units, which Java hashes: h = h * 31 + unit
     h = np.uint32(start)
+    # eight bytes of ASCII a step: their products do not depend on each other
+    while pos + 8 <= end:
+        word = load_u8(data, np.int64(pos))
+        if word & np.uint64(0x8080808080808080) != np.uint64(0):
+            break
+        h = h * POWERS_31[8] + eight_units(word)
+        pos += 8
     while pos < end:
         byte = np.uint32(data[pos])
         # one byte: ASCII

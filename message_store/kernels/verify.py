@@ -14,13 +14,8 @@ from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.index import positive_hash, record_keys
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
-from message_store.kernels.properties import (
-    TAGS_NAME,
-    equals,
-    find_byte,
-    find_tags_and_level,
-    java_hash_on,
-)
+from message_store.kernels.names import find_byte
+from message_store.kernels.properties import TAGS_NAME, equals, find_tags_and_level, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
     ENTRY_END,

@@ -25,6 +25,7 @@ import logging
 import os
 import threading
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,7 @@ class BlockSums:
         self.sealed = 0
         self._lock = threading.Lock()
         self._fd, self._base, self._tail_fd = -1, -1, -1
+        self._first = -1  # base of the log's first file when checksums of removed ones were removed
         self._refused = False
         self._rewritten: set[int] = set()  # starts of blocks that are not sealed yet
         self._damaged = -1  # start of the open block, if the disk has changed it
@@ -156,11 +158,20 @@ class BlockSums:
     def _files_from(self, offset: int) -> list[MappedFile]:
         """Return the files that do not end at or before a log offset, in order."""
         files: list[MappedFile] = []
-        for file in reversed(list(self._files())):
+        for file in reversed(self._files()):
             if file.base + file.pages.data.size <= offset:
                 break
             files.append(file)
         return files[::-1]
+
+    def _files_of(self, offsets: Offsets) -> Sequence[MappedFile]:
+        """Return the files from that of the first of some log offsets to that of the last."""
+        if not offsets.size:
+            return ()
+        low, high = int(offsets.min()), int(offsets.max())
+        files = self._files()
+        first = bisect_right(files, low, key=lambda file: file.base) - 1
+        return files[max(first, 0) : bisect_right(files, high, key=lambda file: file.base)]
 
     def _write(self, file: MappedFile, first: int, sums: Sums) -> None:
         if file.base != self._base:
@@ -190,7 +201,10 @@ class BlockSums:
         self.directory.mkdir(exist_ok=True)
         path = self._path(base)
         self._fd, self._base = os.open(path, os.O_RDWR | os.O_CREAT, 0o644), base
-        bases = {file.base for file in self._files()}
+        files = self._files()
+        if files[0].base == self._first:  # none was removed since the last search
+            return
+        self._first, bases = files[0].base, {file.base for file in files}
         for old in _paths(self.directory):
             if int(old.name) not in bases:
                 old.unlink(missing_ok=True)
@@ -256,6 +270,7 @@ class BlockSums:
             self.sealed = min(self.sealed, first)
             self._rewritten = {start for start in self._rewritten if start < first}
             self._close_file()
+            self._first = -1
             if self._forget_tail(offset):
                 self._damaged = -1
             for path in _paths(self.directory):
@@ -277,7 +292,7 @@ class BlockSums:
         """
         with self._lock:
             self._forget_tail(0)  # the disk may have an older tail than memory
-            for file in list(self._files()):
+            for file in self._files_of(offsets):
                 file_offsets = offsets[
                     (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
                 ]

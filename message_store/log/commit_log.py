@@ -10,9 +10,8 @@ pwritev at once. Unreadable pages are zero there, and listed (`page_guard`, `unr
 
 from __future__ import annotations
 
-import bisect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -167,6 +166,54 @@ class NumberedLog(Generic[File]):
             return self.files[-1]
         return None
 
+    def files_from(self, offset: int) -> list[File]:
+        """Return the files with bytes at or after an offset, in order. Any thread.
+
+        It visits these files only, from the last one on, so that a removal of old ones by the event
+        loop hides none.
+        """
+        files: list[File] = []
+        for file in reversed(self.files):
+            if file.base + file.size <= offset:
+                break
+            files.append(file)
+        return files[::-1]
+
+    def find_file(self, offset: int) -> File | None:
+        """Return the file that contains an offset, None without one. Any thread.
+
+        The search is repeated if the event loop removes an old file meanwhile.
+        """
+        while self.files and offset >= (first := self.files[0].base):
+            position = (offset - first) // self.file_bytes
+            candidates = self.files[position : position + 1]
+            if not candidates or candidates[0].base <= offset:
+                return candidates[0] if candidates else None
+        return None
+
+    def files_with(self, ranked: npt.NDArray[np.int64]) -> Iterator[tuple[File, int, int]]:
+        """Yield the files that hold offsets, with first and end of the offsets in each. Any thread.
+
+        It visits these files only.
+
+        Args:
+            ranked: (n,) ascending offsets; those outside of the files are skipped.
+        """
+        first = 0
+        while self.files:
+            limits = (self.files[0].base, self.files[-1].base + self.file_bytes)
+            low, last = np.searchsorted(ranked, limits).tolist()
+            first = max(first, low)
+            if first >= last:
+                return
+            file = self.find_file(int(ranked[first]))
+            if file is None:  # it was removed meanwhile
+                first += 1
+                continue
+            end = int(np.searchsorted(ranked, file.base + file.size))
+            yield file, first, end
+            first = end
+
     def open_file(self, path: Path, *, create: bool = False) -> File:
         """Open the file that comes next, and add it."""
         self.files.append(self.file_type(path, int(path.name), self.file_bytes, create=create))
@@ -265,10 +312,10 @@ class CommitLog(NumberedLog[LogFile]):
         Raises:
             RecordUnreadable: The offset is outside of the log.
         """
-        position = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
-        if position < 0 or offset >= self.end:
+        file = self.find_file(offset) if offset < self.end else None
+        if file is None:
             raise RecordUnreadable(offset, f"outside of the log ({self.min_offset}..{self.end})")
-        return self.files[position]
+        return file
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return `size` bytes at `offset`, without a copy. They must be in one file.

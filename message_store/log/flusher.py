@@ -145,8 +145,8 @@ class Flusher:
             raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
         end = self._log.end
         try:
-            for file in list(self._log.files):
-                if file.base + file.size > self.durable and file.base < end:
+            for file in self._log.files_from(self.durable):
+                if file.base < end:
                     file.sync()
             self.durable = max(self.durable, end)
             self._complete(True)

@@ -41,9 +41,8 @@ def prefetch(log: CommitLog, offsets: Offsets, sizes: Offsets | int) -> int:
     starts, ends = starts[order], ends[order]
     firsts = np.flatnonzero(np.diff(starts, prepend=-GAP_BYTES - 1) > GAP_BYTES)
     lasts = np.append(firsts[1:], starts.size) - 1
-    files = {file.base // log.file_bytes: file for file in list(log.files)}
     for start, end in zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True):
-        file = files.get(start // log.file_bytes)
+        file = log.find_file(start)
         if file is not None:  # else retention has removed it
             _advise(file.fd, start - file.base, end - start)
     return int(firsts.size)

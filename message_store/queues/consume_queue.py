@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +32,9 @@ from message_store.queues.queue_sums import BLOCK_UNITS, QueueSums
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 PACKED_UNIT = packer(CQ_UNIT)
 NAME_DIGITS = 20
-LIGHT_QUEUES = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
-# With storeType=defaultRocksDB, Apache has these tables and all queues in RocksDB. A database with
-# rocksdbCQDoubleWriteEnable is only a copy of the queues' files.
-ROCKSDB_TABLES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")  # in config
-ROCKSDB_FILE = "CURRENT"  # the file that each RocksDB directory has
 LONG_MAX = (1 << 63) - 1
 UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward
+VALID_UNITS_MIN, VALID_UNITS_MAX = 64, 8_192  # units read at a time, in search of the end of a file
 
 
 class FileCache:
@@ -96,7 +93,11 @@ class FileCache:
             CorruptStore: The disk cannot read them.
         """
         try:
-            return _read_whole(self.get(path), size, pos)
+            fd = self.get(path)
+            data = os.pread(fd, size, pos)
+            while len(data) < size and (more := os.pread(fd, size - len(data), pos + len(data))):
+                data += more
+            return data
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -151,14 +152,6 @@ class FileCache:
             os.close(fd)
         self._fds.clear()
         self.file_system.close()
-
-
-def _read_whole(fd: int, size: int, pos: int) -> bytes:
-    """Return the bytes of a range, fewer only at the end of the file."""
-    data = os.pread(fd, size, pos)
-    while len(data) < size and (more := os.pread(fd, size - len(data), pos + len(data))):
-        data += more
-    return data
 
 
 def _create(path: str, size: int) -> int:
@@ -267,7 +260,7 @@ class ConsumeQueue:
 
     def _valid_in(self, base: int) -> int:
         path = self._path(base)
-        count, step = 0, 8192
+        count, step = 0, VALID_UNITS_MIN
         while count < self.file_units:
             block = self._files.read(path, step * UNIT_BYTES, count * UNIT_BYTES)
             units = len(block) // UNIT_BYTES
@@ -275,6 +268,7 @@ class ConsumeQueue:
             count += valid_count
             if valid_count < units or units == 0:
                 break
+            step = min(2 * step, VALID_UNITS_MAX)
         return count
 
     def cut_at_hole(self) -> None:
@@ -372,12 +366,17 @@ class ConsumeQueue:
 
     def log_offset(self, offset: int) -> int:
         """Return the log offset of the message at a queue offset; -1 if there is none."""
+        return self._span(offset)[0]
+
+    def _span(self, offset: int) -> tuple[int, int]:
+        """Return log offset and size of the message at a queue offset; (-1, 0) if there is none."""
         if not self.min_offset <= offset < self.max_offset:
-            return -1
+            return -1, 0
         base = offset * UNIT_BYTES // self.file_bytes * self.file_bytes
         data = self._files.read(self._path(base), UNIT_BYTES, offset * UNIT_BYTES - base)
         phys_offset, size, _ = PACKED_UNIT.unpack(data)
-        return int(phys_offset) if 0 < size != PRE_BLANK_SIZE else -1
+        is_message = 0 < size != PRE_BLANK_SIZE and phys_offset >= 0
+        return (int(phys_offset), int(size)) if is_message else (-1, 0)
 
     def changed_blocks(self, offset: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of queue offsets whose checksum differs, among `count` units of a file.
@@ -406,6 +405,8 @@ class ConsumeQueue:
     def end_before(self, log_end: int) -> int:
         """Return the offset after the last unit whose record ends at or before `log_end`."""
         keep, step = self.max_offset, UNITS_BACK_MIN
+        if 0 <= sum(self._span(keep - 1)) <= log_end:
+            return keep
         while keep > self.min_offset:
             first = max(self.min_offset, (keep - 1) // self.file_units * self.file_units)
             first = max(first, keep - step)
@@ -444,13 +445,12 @@ class ConsumeQueue:
     def offset_from(self, log_offset: int) -> int:
         """Return the queue offset of the first message at or after a log offset, or the end."""
         low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            position, phys_offset = self._message_from(middle)
-            if phys_offset < log_offset:
-                low = position + 1
-            else:
-                high = middle
+        position, phys_offset = self._message_from(low)
+        if phys_offset >= log_offset:  # as at a start, unless retention has removed files
+            return position
+        if 0 <= self.log_offset(high - 1) < log_offset:
+            return high
+        low += bisect_left(range(low, high), log_offset, key=lambda n: self._message_from(n)[1])
         return self._message_from(low)[0]
 
     def unit_from(self, log_offset: int) -> Any | None:
@@ -463,6 +463,8 @@ class ConsumeQueue:
 
         Without one: the end of the queue and LONG_MAX.
         """
+        if (phys_offset := self.log_offset(offset)) >= 0:
+            return offset, phys_offset
         while offset < self.max_offset:
             units = self.read(offset, 4_096)
             messages = np.flatnonzero(~is_blank(units))

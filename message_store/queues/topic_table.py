@@ -61,7 +61,11 @@ def name_hash(name: bytes) -> int:
 
 
 class TopicTable:
-    """Table of topics and queues, for Python and for kernels."""
+    """Table of topics and queues, for Python and for kernels.
+
+    Attributes:
+        routings: Number of changes of routing so far.
+    """
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
@@ -75,6 +79,7 @@ class TopicTable:
         self._queues = np.zeros(1024, QUEUE)
         self._queue_count = 0
         self._arrays: TopicArrays | None = None  # None: an array was replaced
+        self.routings = 0
         self._view_slots()
 
     @property
@@ -146,6 +151,7 @@ class TopicTable:
         row = self._topics[index]
         row["write_queues"], row["read_queues"] = write_queues, read_queues
         row["perm"], row["closed"] = perm, int(closed)
+        self.routings += 1
         self._grow_slots(index, max(write_queues, read_queues))
         return index
 

@@ -18,7 +18,8 @@ from message_store.hooks import TagsCodeRule
 from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.frames import frame_at, topic_of
-from message_store.queues.consume_queue import LIGHT_QUEUES, ConsumeQueue, is_blank
+from message_store.queues.apache_names import LIGHT_QUEUES
+from message_store.queues.consume_queue import ConsumeQueue, is_blank
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery.recover import dispatch, tags_codes, walk_log
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -61,7 +62,7 @@ class Removal(Struct, frozen=True):
 
 
 def plan_removal(
-    files: Sequence[LogFileInfo],
+    files: Iterable[LogFileInfo],
     config: StoreConfig,
     *,
     now_ms: int,
@@ -80,7 +81,7 @@ def plan_removal(
     forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
     timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
     count = 0
-    for file in files[:-1]:
+    for file in _all_but_last(files):
         requested = timely or file.end <= requested_until
         if not (forced or (requested and is_expired(file, config, now_ms))):
             break
@@ -98,7 +99,7 @@ def is_expired(file: LogFileInfo, config: StoreConfig, now_ms: int) -> bool:
 
 
 def plan_freeing(
-    files: Sequence[LogFileInfo], config: StoreConfig, *, now_ms: int, used: int, free: int
+    files: Iterable[LogFileInfo], config: StoreConfig, *, now_ms: int, used: int, free: int
 ) -> Removal:
     """Return the files that should be removed because the disk fills up.
 
@@ -115,10 +116,15 @@ def plan_freeing(
     return Removal(until, excess) if until else Removal()
 
 
-def _leading(files: Sequence[LogFileInfo], chosen: Callable[[LogFileInfo], bool]) -> int:
+def _all_but_last(files: Iterable[LogFileInfo]) -> Iterator[LogFileInfo]:
+    """Yield the files without the last one; reads one more than the caller takes."""
+    return (file for file, _ in pairwise(files))
+
+
+def _leading(files: Iterable[LogFileInfo], chosen: Callable[[LogFileInfo], bool]) -> int:
     """Return the end of the leading chosen files without the last file, 0 if none is chosen."""
     until = 0
-    for file in files[:-1]:
+    for file in _all_but_last(files):
         if not chosen(file):
             break
         until = file.end
@@ -193,9 +199,10 @@ class Retention:
         used, free = self._store.disk_bytes
         return self._store.config.disk_warning_percent * (used + free) // 100 - used
 
-    def _file_infos(self) -> list[LogFileInfo]:
-        files = self._store.log.files
-        return [LogFileInfo(f.base + f.size, int(f.modified_s() * 1_000)) for f in files]
+    def _file_infos(self) -> Iterator[LogFileInfo]:
+        """Yield facts about the log files, oldest first; each takes a system call."""
+        for file in self._store.log.files:
+            yield LogFileInfo(file.base + file.size, int(file.modified_s() * 1_000))
 
     # -- removal --------------------------------------------------------------------------------
 
@@ -247,12 +254,11 @@ class Retention:
     def _detach(self) -> list[LogFile]:
         """Detach the files that can be removed from the log."""
         store = self._store
-        infos = self._file_infos()
         now_ms = store.clock.now_ms()
         used, free = store.disk_bytes
         pinned_from = self.first_pinned()
         plan = plan_removal(
-            infos,
+            self._file_infos(),
             store.config,
             now_ms=now_ms,
             hour=datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().hour,

@@ -21,7 +21,7 @@ from message_store.kernels import scan
 from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES, Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
-from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
+from message_store.queues.apache_names import ROCKSDB_FILE, ROCKSDB_TABLES
 from message_store.queues.consume_queues import is_topic_name
 from message_store.verify.files import Piece, is_offset, map_file, map_files, overlapping
 from message_store.verify.log import LogSummary, QueueCount, has_unit, queue_keys

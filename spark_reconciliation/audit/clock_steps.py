@@ -101,7 +101,7 @@ class ClockSteps:
         offset = int(self._offsets[position + 1])
         before_ms, after_ms = int(self._times[position]), int(self._times[position + 1])
         part = self._segment
-        base = part.base if offset < part.base + part.size else part.base + part.size
+        base = part.base + (offset - part.base) // part.size * part.size
         path = f"{part.path.rpartition('/')[0]}/{base:020d}"
         shown = self._is_corroborated(position)
         text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"

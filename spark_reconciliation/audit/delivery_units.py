@@ -16,16 +16,17 @@ of these need not be reachable.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from message_store.layout import CHECKPOINT, packer
-from message_store.queues.consume_queue import ROCKSDB_FILE, ROCKSDB_TABLES
+from message_store.queues.apache_names import ROCKSDB_FILE, ROCKSDB_TABLES
 from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
 from spark_reconciliation.arrays import Mask, Numbers, Rows
-from spark_reconciliation.audit.unit_times import Places, UnitTimes
+from spark_reconciliation.audit.unit_times import Places, QueueFiles, UnitTimes
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
 from spark_reconciliation.scan.store_state import BAD_INPUT, QueueCoverage, read_json
@@ -63,8 +64,8 @@ def _names(root: Root, below: str) -> set[str]:
 class DeliveryUnits:
     """Lookup of the units of deliveries; each task makes one."""
 
-    def __init__(self, root: Root, coverage: QueueCoverage) -> None:
-        self._root, self._coverage = root, coverage
+    def __init__(self, files: QueueFiles, coverage: QueueCoverage) -> None:
+        self._root, self._files, self._coverage = files.root, files, coverage
         self._topics: dict[str, UnitTimes] = {}
 
     def is_required(self, offsets: Numbers, stored_ms: Numbers) -> Mask:
@@ -81,7 +82,7 @@ class DeliveryUnits:
         """
         units = self._topics.get(topic)
         if units is None:
-            units = self._topics[topic] = UnitTimes(self._root, topic)
+            units = self._topics[topic] = UnitTimes(self._files, topic)
         reachable: Mask = units.agree(queue_id, numbers, places)
         if reachable.all():
             return reachable
@@ -114,12 +115,16 @@ class DeliveryUnits:
 
 
 def check_delivery_units(
-    units: DeliveryUnits, names: list[str], rows: Rows, sent: Mask, codes: Numbers
+    units: DeliveryUnits,
+    name_of: Callable[[int], str],
+    rows: Rows,
+    sent: Mask,
+    codes: Numbers,
 ) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
-        names: Names of topics by `topic_index`.
+        name_of: Returns the name of a topic by its `topic_index`.
         sent: Rows that are deliveries.
         codes: Tags codes that the units must have.
     """
@@ -131,13 +136,12 @@ def check_delivery_units(
         numbers, offsets = rows["queue_offset"], rows["phys_offset"]
         sizes = rows["record_size"]
         pairs = topics * np.int64(1 << 32) + queues
-        left = np.ones(indexes.size, np.bool_)
-        while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
-            here = np.flatnonzero(pairs == pairs[first])
-            left[here] = False
-            position = indexes[here]
+        order = np.argsort(pairs, kind="stable")
+        ends = np.flatnonzero(np.diff(pairs[order])) + 1
+        for here in np.split(order, ends):
+            first, position = here[0], indexes[here]
             reachable[position] = units.of_queue(
-                names[int(topics[first])],
+                name_of(int(topics[first])),
                 int(queues[first]),
                 numbers[position],
                 (offsets[position], sizes[position], codes[position]),

@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from spark_reconciliation.spark.outside_tables import OutsideRows
 
 KEY_SEPARATOR: Final = " "
-SENT_OUTCOMES: Final = (
-    "never_accepted",
-    "accepted_without_delay",
-    "accepted_twice",
-    "accepted_with_other_time",
-    "unknown_to_producer",
-)
-RECEIVED_OUTCOMES: Final = ("not_consumed", "consumed_twice", "consumed_early", "unknown_to_broker")
 BEFORE_STORE: Final = "before_store"
 CONSUMED: Final = "consumed"
 NOT_YET: Final = "not_yet"
@@ -105,7 +97,8 @@ def producer_proof(
         read_ms: Time at which the table was read.
     Returns:
         topic, name, sent and accepted (numbers of messages), promised_ms, accepted_ms,
-        delivered_ms (the first of each), outcome: one of `SENT_OUTCOMES`, or the audit's verdict.
+        delivered_ms (the first of each), outcome: `never_accepted`, `accepted_without_delay`,
+        `accepted_twice`, `accepted_with_other_time`, `unknown_to_producer`, or the audit's verdict.
     """
     promised = sent.frame.groupBy("topic", "name").agg(
         F.array_sort(F.collect_set("time_ms")).alias("promised")
@@ -161,8 +154,8 @@ def consumer_proof(
         sent: Promised times, for the lateness; None: the due times of the store.
     Returns:
         topic, name, delivered and received (numbers), due_ms, received_ms (the first of each),
-        late_ms (from the promised time to the receipt), outcome: of `RECEIVED_OUTCOMES`, or
-        `consumed` or `not_yet`.
+        late_ms (from the promised time to the receipt), outcome: `not_consumed`, `consumed_twice`,
+        `consumed_early`, `unknown_to_broker`, `consumed` or `not_yet`.
     """
     receipts = received.frame.groupBy("topic", "name").agg(
         F.count("*").alias("received"), F.min("time_ms").alias("received_ms")

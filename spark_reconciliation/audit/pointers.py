@@ -22,10 +22,10 @@ import numpy as np
 from duemq_common.topics import PENDING_TOPICS
 from message_store.layout import SCANNED, native_columns
 from spark_reconciliation.arrays import Mask, Numbers, Rows
-from spark_reconciliation.kernels.pointed import read_rows
 from spark_reconciliation.scan.columns import MessageColumns
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, files_of_row
+from spark_reconciliation.scan.pointed_scan import Segments, pointed_files, pointed_scan
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import Progress
@@ -113,16 +113,11 @@ def check_units(about: Pending, part: ScanSegment, rows: Rows, pos: Numbers) -> 
     inside &= (pos >= about.part.timer_pos) | (places >= about.part.start)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
-    bases = np.array([int(entry.name) for entry in plan.files], np.int64)
-    numbers = np.searchsorted(bases, places, "right") - 1
-    for number in np.unique(numbers[inside]).tolist():
-        entry = plan.files[number]
-        indexes = np.flatnonzero(
-            inside & (numbers == number) & (places < bases[number] + entry.size)
-        )
-        if indexes.size:
-            segment = ScanSegment.whole(part.root, entry, plan.end)
-            wrong[indexes] = ~_matching_units(about, segment, rows[indexes])
+    indexes = np.flatnonzero(inside)
+    indexes = indexes[np.argsort(places[indexes], kind="stable")]
+    for segments, numbers in pointed_files(part.root, plan, places[indexes]):
+        here = indexes[numbers]
+        wrong[here] = ~_matching_units(about, segments, rows[here])
     for index in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not match the record at log offset {int(places[index])}"
         where = int(pos[index]) - part.base
@@ -143,19 +138,15 @@ def _removed_markers(part: ScanSegment, rows: Rows, plan: LogPlan) -> Iterator[F
         yield part.finding(phys_offset, UNIT_BYTES, MARKER_REMOVED, text, slot_ms)
 
 
-def _matching_units(about: Pending, segment: ScanSegment, rows: Rows) -> Mask:
-    """Return (n,) which units match their records, which are all in one file of the log."""
-    scan = RecordScan(segment)
+def _matching_units(about: Pending, segments: Segments, rows: Rows) -> Mask:
+    """Return (n,) which units, by log offset, match their records, which are in some log files."""
+    places = np.ascontiguousarray(rows["phys_offset"])
+    scan = pointed_scan(segments, places)
     if not scan.open():  # the scan of the log reports it
         return np.ones(rows.size, np.bool_)
-    places = np.ascontiguousarray(rows["phys_offset"])
-    order = np.argsort(places, kind="stable")
-    out = np.zeros(rows.size, SCANNED)
-    in_file = places[order] < scan.base + scan.data.size
-    sorted_places = np.ascontiguousarray(places[order][in_file])
-    count = read_rows(scan.data, scan.base, sorted_places, scan.topics.arrays, out)
-    records = scan.named(out[:count])
-    matching = np.zeros(rows.size, np.bool_)
+    records = np.concatenate([np.empty(0, SCANNED), *scan.chunks()])
+    matching = ~scan.could_read(places)
+    count = records.size
     if not count:
         return matching
     due_ms, sizes, unknown = _promises(about, scan, records)
@@ -181,11 +172,7 @@ def _promises(about: Pending, scan: RecordScan, records: Rows) -> tuple[Numbers,
     own, slot, in_queue = (
         batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
     )
-    names = [scan.topics.name(index) for index in range(len(scan.topics))]
-    level, timer = (
-        np.array([name == topic for name in names])[records["topic_index"]]
-        for topic in PENDING_TOPICS
-    )
+    level, timer = (records["topic_index"] == scan.topics.find(name) for name in PENDING_TOPICS)
     due_ms = np.where(level & (in_queue >= TIME_MIN), in_queue, own)
     unknown = (level & (due_ms < 0)) | (timer & (slot < 0))
     due_ms = np.where(level | timer, due_ms, -(1 << 60))

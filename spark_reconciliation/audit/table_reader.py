@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -24,17 +24,19 @@ from spark_reconciliation.audit.pointers import MARKER_REMOVED, RECORD_REMOVED
 from spark_reconciliation.audit.removed_records import read_removed, removed_segments, removed_units
 from spark_reconciliation.scan import unit_tables
 from spark_reconciliation.scan.columns import MessageColumns
+from spark_reconciliation.scan.file_runs import scans_of
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.non_record_rows import clock_rows, gap_rows, removed_rows
 from spark_reconciliation.scan.options import ScanOptions
 from spark_reconciliation.scan.planned_store import RECORD_BYTES, Planned, plan_store
 from spark_reconciliation.scan.planning import (
     Finding,
+    LogPlan,
     ScanSegment,
     grouped,
     log_segments,
 )
-from spark_reconciliation.scan.pointed_scan import PointedScan
+from spark_reconciliation.scan.pointed_scan import Segments, pointed_scan
 from spark_reconciliation.scan.queue_places import (
     RecordPlaces,
     known_sum,
@@ -43,6 +45,7 @@ from spark_reconciliation.scan.queue_places import (
 )
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PLAIN, Role
+from spark_reconciliation.scan.scanned_topics import ScannedTopics
 from spark_reconciliation.scan.store_part import StorePart
 from spark_reconciliation.scan.store_state import Progress
 from spark_reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
@@ -55,6 +58,8 @@ NON_RECORDS: Final = frozenset({Role.GAP, Role.CLOCK})
 """Roles of rows about damage and clock steps."""
 READ_ONCE: Final = frozenset({Role.QUEUE, Role.CLOCK})
 """Roles of rows that records have no second time."""
+OF_QUEUES: Final = ("consume_queue", "schedule")
+"""Tables of the units of queues."""
 OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
 """Tables that depend on the progress of a store."""
 
@@ -67,6 +72,7 @@ class ScanPart:
         pointed: Log files, and log offsets of the records in them that are read.
         inspected: Pieces of the log of which only damage and clock steps are read.
         part: Part of the store that is read; None: all of it.
+        log: Log with which units of queues are compared; None: they are not.
     """
 
     segments: tuple[ScanSegment, ...] = ()
@@ -77,9 +83,10 @@ class ScanPart:
     rows: tuple[Mapping[str, object], ...] = ()
     removed: tuple[ScanSegment, ...] = ()
     queues: tuple[ScanSegment, ...] = ()
-    pointed: tuple[tuple[ScanSegment, Numbers], ...] = ()
+    pointed: tuple[tuple[Segments, Numbers], ...] = ()
     inspected: tuple[ScanSegment, ...] = ()
     part: StorePart | None = None
+    log: LogPlan | None = None
 
     def length(self) -> int:
         """Return the bytes that the task reads."""
@@ -126,7 +133,11 @@ class TableReader:
             progress = Progress(number)  # only what workers need is sent to them
         if with_findings:
             findings = [*findings, *store.unread]
-        parts = [ScanPart(group, progress=progress, part=part) for group in self._groups(segments)]
+        log = plan if options.table in OF_QUEUES else None
+        parts = [
+            ScanPart(group, progress=progress, part=part, log=log)
+            for group in self._groups(segments)
+        ]
         if with_findings:
             file_pieces, unread = plan_pieces(
                 root, plan, options.partition_bytes, store.progress, options.precision_ms, part
@@ -204,7 +215,7 @@ class TableReader:
             first = options.start if store.part is None else store.part.start
             segments = log_segments(root, plan, bytes_max=size, first=first, end=options.end)
             return segments, list(plan.findings)
-        if options.table in ("consume_queue", "schedule"):
+        if options.table in OF_QUEUES:
             is_schedule = options.table == "schedule"
             topics = frozenset({SCHEDULE_TOPIC}) if is_schedule else options.topics
             segments, findings = unit_tables.queue_segments(root, limit, topics=topics)
@@ -248,55 +259,56 @@ class TableReader:
             yield batch_of_rows(schema, partition.rows)
         for root in partition.cursors:
             yield batch_of_rows(schema, unit_tables.read_cursors(root))
-        for segment in partition.inspected:
-            yield from self._non_records(schema, segment, partition.progress.number)
+        yield from self._non_records(schema, partition.inspected, partition.progress.number)
         yield from self._read_log(schema, partition)
 
     def _read_log(self, schema: pa.Schema, partition: ScanPart) -> Iterator[pa.RecordBatch]:
         """Yield the rows of segments, and of records at their log offsets."""
-        table, roles = self._options.table, self._options.roles
-        scans: list[tuple[RecordScan, frozenset[int]]] = []
+        table, roles, topics = self._options.table, self._options.roles, ScannedTopics()
         if table in ("messages", "tallies"):
             rows = roles if partition.part is None else roles - NON_RECORDS
-            has_clock = Role.CLOCK in rows
-            scans = [(RecordScan(one, clock=has_clock), rows) for one in partition.segments]
+            scans = scans_of(partition.segments, clock=Role.CLOCK in rows, topics=topics)
             # a queue's sum has these records; a file that cannot be read is a finding
-            scans += [(PointedScan(*one), roles - READ_ONCE) for one in partition.pointed]
-        for scan, rows in scans:
-            if table == "messages":
-                yield from self._messages(scan, partition.progress, rows)
-            else:
-                yield from self._tallies(scan, partition.progress)
-        for segment in () if scans else partition.segments:
-            if table == "findings":
-                yield from self._non_records(schema, segment, partition.progress.number)
-                continue
+            pointed = (pointed_scan(*one, topics) for one in partition.pointed)
+            for some, kept in ((scans, rows), (pointed, roles - READ_ONCE)):
+                if table == "messages":
+                    yield from self._messages(some, partition.progress, kept)
+                else:
+                    yield from self._tallies(some, partition.progress)
+            return
+        if table == "findings":
+            yield from self._non_records(schema, partition.segments, partition.progress.number)
+            return
+        for segment in partition.segments:
             more = {"store": segment.store, "store_id": partition.progress.number}
             lost = self._options.lost and table == "consume_queue"
-            for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
+            for values in unit_tables.read_units(
+                table, segment, set(self._columns), lost=lost, log=partition.log
+            ):
                 yield batch_of_columns(schema, more | values)
 
     def _non_records(
-        self, schema: pa.Schema, segment: ScanSegment, number: int
+        self, schema: pa.Schema, segments: Sequence[ScanSegment], number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows about damage and clock steps of a segment."""
-        scan = RecordScan(segment, clock=True)
-        for _ in scan.chunks() if scan.open() else ():
-            pass
-        if self._options.table == "findings":
-            steps = [step.finding for step in scan.steps]
-            yield from _finding_rows(schema, [*scan.findings, *steps], self._options.table)
-        else:
-            yield from _rows_about(schema, scan, number, self._options.roles)
+        """Yield rows about damage and clock steps of segments."""
+        for scan in scans_of(segments, clock=True, topics=ScannedTopics()):
+            for _ in scan.chunks() if scan.open() else ():
+                pass
+            if self._options.table == "findings":
+                steps = [step.finding for step in scan.steps]
+                yield from _finding_rows(schema, [*scan.findings, *steps], self._options.table)
+            else:
+                yield from _rows_about(schema, scan, number, self._options.roles)
 
-    def _tallies(self, scan: RecordScan, progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _tallies(self, scans: Iterable[RecordScan], progress: Progress) -> Iterator[pa.RecordBatch]:
         places, buckets = self._options.places, Buckets(self._options.buckets)
         names = (*NEEDED, *PLACE_COLUMNS) if places else NEEDED
         columns = MessageColumns(names, self._options.precision_ms, PLAIN, progress)
-        for rows in scan.chunks() if scan.open() else ():
-            packed = columns.packed(scan, self._options.keep(scan, rows), places=places)
-            if packed is not None:
-                yield from buckets.take(packed)
+        for scan in scans:
+            for rows in scan.chunks() if scan.open() else ():
+                packed = columns.packed(scan, self._options.keep(scan, rows), places=places)
+                if packed is not None:
+                    yield from buckets.take(packed)
         yield from buckets.rest()
 
     def _settled_batches(self, partition: ScanPart) -> Iterator[pa.RecordBatch]:
@@ -312,20 +324,24 @@ class TableReader:
         return not self._options.roles or Role.GAP in self._options.roles
 
     def _messages(
-        self, scan: RecordScan, progress: Progress, roles: frozenset[int]
+        self, scans: Iterable[RecordScan], progress: Progress, roles: frozenset[int]
     ) -> Iterator[pa.RecordBatch]:
-        options = self._options
+        options, scan = self._options, None
         columns = MessageColumns(
             self._columns, options.precision_ms, roles, progress, check=options.check_body
         )
         places, sums = RecordPlaces(), list[dict[str, object]]()
-        for rows in scan.chunks() if scan.open() else ():
-            if Role.QUEUE in roles:
-                sums += places.take(scan, rows)
-            rows = options.keep(scan, rows)
-            made = columns.batch(scan, rows) if rows.size else None
-            if made is not None:
-                yield made
+        for scan in scans:
+            for rows in scan.chunks() if scan.open() else ():
+                if Role.QUEUE in roles:
+                    sums += places.take(scan, rows)
+                rows = options.keep(scan, rows)
+                made = columns.batch(scan, rows) if rows.size else None
+                if made is not None:
+                    yield made
+            yield from _rows_about(columns.schema, scan, progress.number, roles)
+        if scan is None:
+            return
         sums += places.rest(scan)
         if sums:
             own = {"store_id": progress.number}
@@ -333,7 +349,6 @@ class TableReader:
         topics = columns.topic_rows(scan)
         if topics is not None:
             yield topics
-        yield from _rows_about(columns.schema, scan, progress.number, roles)
 
 
 def _rows_about(

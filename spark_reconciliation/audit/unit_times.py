@@ -22,7 +22,7 @@ from spark_reconciliation.scan.planning import files_of_row
 NONE: Final = -(1 << 62)
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 Places = tuple[Numbers, Numbers, Numbers]
-MAPPED_MAX: Final = 64  # maximum files of one topic that are mapped at a time
+MAPPED_MAX: Final = 64  # maximum files that are mapped at a time: each takes a descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,34 @@ class _Queue:
     firsts: tuple[int, ...]
 
 
+class QueueFiles:
+    """Mapped files of queues, at most MAPPED_MAX, for the lookups of one thread."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._mapped: dict[str, Rows] = {}
+
+    def units(self, entry: Entry) -> Rows:
+        """Return the units of a file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if entry.path not in self._mapped:
+            if len(self._mapped) >= MAPPED_MAX:
+                self._mapped.pop(next(iter(self._mapped)))
+            data = self.root.read(entry.path, 0, entry.size)
+            whole = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
+            self._mapped[entry.path] = whole
+        return self._mapped[entry.path]
+
+
 class UnitTimes:
     """Lookup of the units of a topic's queues by queue offset."""
 
-    def __init__(self, root: Root, topic: str) -> None:
-        self._root, self._topic = root, topic
+    def __init__(self, files: QueueFiles, topic: str) -> None:
+        self._root, self._files, self._topic = files.root, files, topic
         self._queues: dict[int, _Queue] = {}
-        self._mapped: dict[str, Rows] = {}
 
     def find(self, rows: Rows) -> Numbers:
         """Return (n,) tags codes; NONE where no unit agrees with the record (SCANNED)."""
@@ -122,15 +143,9 @@ class UnitTimes:
             if not self._root.is_local:
                 data = self._root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)
                 return np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
-            if entry.path not in self._mapped:
-                if len(self._mapped) >= MAPPED_MAX:
-                    self._mapped.clear()
-                data = self._root.read(entry.path, 0, entry.size)
-                whole = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
-                self._mapped[entry.path] = whole
+            return self._files.units(entry)[low:high]
         except OSError:
             return np.empty(0, CQ_UNIT)
-        return self._mapped[entry.path][low:high]
 
     def _queue(self, queue_id: int) -> _Queue:
         if queue_id not in self._queues:

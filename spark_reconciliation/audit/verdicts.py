@@ -71,35 +71,15 @@ AUDITED: Final = (
 )
 """Columns of `messages` that the audit reads of every message."""
 RARE_COLUMNS: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
-COLUMNS: Final = tuple(
-    dict.fromkeys(
-        (
-            *AUDITED,
-            *RARE_COLUMNS,
-            "store",
-            "phys_offset",
-            "topic",
-            "queue_id",
-            "queue_offset",
-            "store_ms",
-            "born_ms",
-            "sys_flag",
-            "prepared_offset",
-            "body_crc",
-            "body_len",
-            "damage",
-            "unique_id",
-            "real_topic",
-            "real_queue_id",
-            "level",
-            "due_ms",
-            "out_ms",
-            "rolls",
-            "cancels",
-            "properties_hash",
-            "head_hash",
-        )
-    )
+COLUMNS: Final = (
+    *AUDITED,
+    *RARE_COLUMNS,
+    "queue_offset",
+    "born_ms",
+    "sys_flag",
+    "unique_id",
+    "real_topic",
+    "cancels",
 )
 """Columns of `messages` for jobs that need all columns of an audit in one table."""
 UNREAD_ROLES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})

@@ -54,9 +54,14 @@ class ColumnFile:
         self._path, self._lock = path, Lock()
         self._schema = pa.schema([(name, pa.int64()) for name in names])
         encodings = dict.fromkeys(names, "DELTA_BINARY_PACKED")
-        self._writer = pq.ParquetWriter(
-            path, self._schema, use_dictionary=False, column_encoding=encodings, compression="none"
-        )
+        with naming(path):
+            self._writer = pq.ParquetWriter(
+                path,
+                self._schema,
+                use_dictionary=False,
+                column_encoding=encodings,
+                compression="none",
+            )
         self._waiting: list[tuple[Numbers, ...]] = []
         self._rows = self._written = 0
 
@@ -187,15 +192,21 @@ class ClosedFiles:
         number: Number of the audit.
     Attributes:
         pending, delivered, records: Their writers.
+    Raises:
+        OSError: A file cannot be written; none remains.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._files = {
-            f"{kind}-{number}.parquet": WRITERS.get(kind, ColumnFile)(
-                folder / f"{kind}-{number}.parquet", COLUMNS[kind]
-            )
-            for kind in TABLES
-        }
+        self._files: dict[str, ColumnFile] = {}
+        try:
+            for kind in TABLES:
+                name = f"{kind}-{number}.parquet"
+                writer = WRITERS.get(kind, ColumnFile)
+                self._files[name] = writer(folder / name, COLUMNS[kind])
+        except OSError:
+            (folder / name).unlink(missing_ok=True)
+            self.abandon()
+            raise
         self._kept: dict[str, SavedFile] = {}
         self.pending, self.delivered, self.records = self._files.values()
 

@@ -13,6 +13,7 @@ Records of Apache's brokers do not name their origins, so such stores are always
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,9 +47,15 @@ from spark_reconciliation.incremental.state_check import check_state
 from spark_reconciliation.jobs.phases import PLANNING, RULES, current_phases
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.local.streams import in_threads
+from spark_reconciliation.scan.file_runs import scans_of
 from spark_reconciliation.scan.planned_store import Planned, plan_store
-from spark_reconciliation.scan.planning import PARTITION_BYTES, ScanSegment, log_segments
-from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.planning import (
+    PARTITION_BYTES,
+    ScanSegment,
+    grouped,
+    log_segments,
+)
+from spark_reconciliation.scan.scanned_topics import ScannedTopics
 from spark_reconciliation.scan.store_part import NOTHING, StorePart
 from spark_reconciliation.spark.read import survey_stores
 from spark_reconciliation.state_folder import locked
@@ -69,7 +76,9 @@ def audit_with_state(
     with locked(folder, f"another audit uses {folder}"):
         current_phases().begin(PLANNING)
         try:
-            former, planned = read_state(folder), plan_store(0, store)
+            former = read_state(folder)
+            last = 0 if former.last is None else former.last.offset
+            planned = plan_store(0, store, record=last)
             check_state(former, planned, config, folder)
             return _audit(session, planned, config, folder, former)
         except FullAuditNeeded as error:
@@ -165,18 +174,20 @@ def _present(
     session: LocalSession, store: Planned, config: AuditConfig, former: AuditState
 ) -> Present:
     segments = log_segments(store.root, store.plan, bytes_max=PARTITION_BYTES, first=former.end)
-    origins = in_threads(partial(_origins, end=former.end), segments, session.threads)
+    groups = grouped(segments, PARTITION_BYTES, ScanSegment.length)
+    origins = in_threads(partial(_origins, end=former.end), groups, session.threads)
     named = np.unique(np.concatenate([NOTHING, *origins]))
     as_of_ms = store.last_ms if config.as_of_ms is None else config.as_of_ms
     return Present(store.plan.min, store.progress, as_of_ms - config.late_ms, named)
 
 
-def _origins(segment: ScanSegment, end: int) -> Numbers:
-    """Return the log offsets before `end` that records of a segment name as their origins."""
-    scan, origins = RecordScan(segment), [NOTHING]
-    for rows in scan.chunks() if scan.open() else ():
-        named = ~rows["prepared_offset"][rows["prepared_offset"] < 0]
-        origins.append(np.unique(named[named < end]))
+def _origins(segments: Sequence[ScanSegment], end: int) -> Numbers:
+    """Return the log offsets before `end` that records of segments name as their origins."""
+    origins = [NOTHING]
+    for scan in scans_of(segments, topics=ScannedTopics()):
+        for rows in scan.chunks() if scan.open() else ():
+            named = ~rows["prepared_offset"][rows["prepared_offset"] < 0]
+            origins.append(np.unique(named[named < end]))
     return np.concatenate(origins)
 
 
@@ -189,7 +200,7 @@ def _part(former: AuditState, store: Planned, carried: Carried, timer_pos: int) 
     return StorePart(
         former.end,
         records[records >= store.plan.min],
-        former.inspected,
+        tuple(sorted(former.inspected)),
         {(queue.topic, queue.queue_id): queue for queue in former.queues},
         former.timer_pos if is_same else 0,
         np.sort(np.concatenate(carried.removed)),

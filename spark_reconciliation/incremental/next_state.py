@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -113,13 +113,14 @@ def last_mark(store: Planned) -> RecordMark | None:
     Raises:
         OSError: The log cannot be read.
     """
-    segments = log_segments(store.root, store.plan, bytes_max=PARTITION_BYTES)
-    for segment in reversed(segments):
-        scan, last = RecordScan(segment), -1
-        for rows in scan.chunks() if scan.open() else ():
-            last = int(rows["phys_offset"][-1])
-        if last >= 0:
-            return read_mark(store.root, store.plan, last)
+    for entry in reversed(store.plan.files):
+        of_file = replace(store.plan, files=(entry,))
+        for segment in reversed(log_segments(store.root, of_file, bytes_max=PARTITION_BYTES)):
+            scan, last = RecordScan(segment), -1
+            for rows in scan.chunks() if scan.open() else ():
+                last = int(rows["phys_offset"][-1])
+            if last >= 0:
+                return read_mark(store.root, store.plan, last)
     return None
 
 

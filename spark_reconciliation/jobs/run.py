@@ -181,7 +181,10 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
     compared = compare_groups(spark, groups)
     if request.brief:
         brief, unread = count_stores(spark, request.stores, request.config)
-        return replace(summarize(brief.rest, unread, kept=brief.kept), groups=compared)
+        summary = summarize(brief.rest, unread, kept=brief.kept)
+        if brief.rest is not None:
+            brief.rest.unpersist()
+        return replace(summary, groups=compared)
     comparison = request.comparison
     tables = None if comparison is None else read_tables(spark, comparison, clock.now_ms())
     verdicts, unread = audit_stores(spark, request.stores, request.config)
@@ -384,6 +387,8 @@ def reason_of(error: BaseException) -> str:
         return ours[-1].partition(": ")[2]
     if "java.lang.OutOfMemoryError" in str(error):
         return "Java ran out of memory: give twice as much with --memory (default: 2g)"
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return "Java ended at its start: give --memory of less than the memory that is free"
     lost = re.search(r"ExecutorLostFailure \((executor [^)\n]*)\)(?: Reason)?(.*)", str(error))
     if lost:
         return lost[1] + lost[2].rstrip()

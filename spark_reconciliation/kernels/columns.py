@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import load_u8, trailing_zeros
+from message_store.kernels.memory import load_u8
+from message_store.kernels.names import find_byte
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.kernels.topics import find_topic
@@ -153,22 +154,6 @@ def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
         pos += 8
         size -= 8
     return value
-
-
-@kernel
-def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
-    """Return the first position of a byte in data[pos:end], `end` without one; 8 bytes a step."""
-    ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-    pattern = ones * np.uint64(byte)
-    while pos + 8 <= end:
-        word = load_u8(data, np.int64(pos)) ^ pattern
-        hits = (word - ones) & ~word & tops  # the lowest set byte is the first
-        if hits != np.uint64(0):
-            return pos + (trailing_zeros(hits) >> 3)
-        pos += 8
-    while pos < end and data[pos] != byte:
-        pos += 1
-    return pos
 
 
 @kernel

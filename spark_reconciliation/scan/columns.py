@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from spark_reconciliation.arrays import Mask, Numbers, Rows, Words
 from spark_reconciliation.audit.delivery_units import DeliveryUnits, check_delivery_units
 from spark_reconciliation.audit.plain_sums import pack
-from spark_reconciliation.audit.unit_times import NONE, UnitTimes
+from spark_reconciliation.audit.unit_times import NONE, QueueFiles, UnitTimes
 from spark_reconciliation.kernels import columns as kernels
 from spark_reconciliation.scan.hashes import hash_text, mix
 from spark_reconciliation.scan.property_columns import ABSENT, PropertyColumns
@@ -38,13 +38,6 @@ UNUSUAL_NAMES: Final = np.array(
     ],
     np.uint64,
 )
-KINDS: Final = {
-    SCHEDULE_TOPIC: kernels.KIND_LEVEL,
-    TIMER_TOPIC: kernels.KIND_TIMER,
-    DECISION_TOPIC: kernels.KIND_DECISION,
-    QUARANTINE_TOPIC: kernels.KIND_QUARANTINE,
-}
-"""Topics with other records than deliveries."""
 LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
 """By role: whether the unit of its queue must agree with a record."""
 TEXTS: Final = {
@@ -127,8 +120,9 @@ class MessageColumns:
 
     def _chunk(self, scan: RecordScan, rows: Rows) -> _Chunk | None:
         if self.units is None:
-            self.units = UnitTimes(scan.segment.root, SCHEDULE_TOPIC)
-            self.delivery_units = DeliveryUnits(scan.segment.root, self.progress.queue_coverage)
+            files = QueueFiles(scan.segment.root)
+            self.units = UnitTimes(files, SCHEDULE_TOPIC)
+            self.delivery_units = DeliveryUnits(files, self.progress.queue_coverage)
         if self._roles and not self._roles & (PLAIN | {Role.NONE}):
             rows = self._rare_rows(scan, rows)
         elif self._roles and Role.DELIVERY not in self._roles:  # plain rows need no decoding
@@ -173,8 +167,8 @@ class MessageColumns:
         """Return a row of the role Role.TOPIC for each topic in the scan, if requested."""
         if Role.TOPIC not in self._roles:
             return None
-        met = [scan.topics.name(index) for index in range(len(scan.topics))]
-        hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
+        met = zip(scan.topics.hashes.tolist(), scan.topics.texts.to_pylist(), strict=True)
+        hashes = {_signed(value): name for value, name in met} | self._names
         facts = {"store": scan.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
         rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
         return batch_of_rows(self.schema, rows)
@@ -185,11 +179,8 @@ def _signed(value: int) -> int:
 
 
 def kinds_of(scan: RecordScan, rows: Rows) -> npt.NDArray[np.int8]:
-    """Return the kind of the topic of each row, see KINDS; 0: any other."""
-    kinds = [
-        KINDS.get(scan.topics.name(index), kernels.KIND_OTHER) for index in range(len(scan.topics))
-    ]
-    return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
+    """Return the kind of the topic of each row, see `ScannedTopics.kinds`."""
+    return np.asarray(scan.topics.kinds[rows["topic_index"]])
 
 
 class _Chunk:
@@ -270,9 +261,7 @@ class _Chunk:
 
     @cached_property
     def topic_hashes(self) -> Words:
-        topics = self._scan.topics
-        names = [hash_text(topics.name(index).encode()) for index in range(len(topics))]
-        own_hashes = np.array(names, np.uint64)[self.rows["topic_index"]]
+        own_hashes = self._scan.topics.hashes[self.rows["topic_index"]]
         if not self.redirected.any():
             return np.asarray(own_hashes)
         real = np.empty(self.rows.size, np.uint64)
@@ -394,13 +383,12 @@ class _Chunk:
         return pa.array(is_other)
 
     def _queued(self) -> pa.Array:
-        topics, made = self._scan.topics, self._made
+        made = self._made
         assert made.delivery_units is not None
-        names = [topics.name(index) for index in range(len(topics))]
         checked = LOOKED_UP[self.roles]
         is_checked, reachable = check_delivery_units(
             made.delivery_units,
-            names,
+            self._scan.topics.name,
             self.rows,
             checked & (self.kinds != kernels.KIND_LEVEL),
             self._properties.tag_codes,
@@ -433,18 +421,18 @@ class _Chunk:
         return pa.repeat(pa.scalar(self._scan.segment.store), self.rows.size)
 
     def _file(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._scan.segment.path), self.rows.size)
+        return self._scan.paths_of(self.rows)
 
     def _file_offset(self) -> pa.Array:
-        return pa.array(self.rows["phys_offset"] - self._scan.segment.base)
+        return self._scan.positions_of(self.rows)
 
     def _note(self) -> pa.Array:
         return pa.nulls(self.rows.size, pa.string())
 
     def _topic(self) -> pa.Array:
-        topics = self._scan.topics
-        names = pa.array([topics.name(index) for index in range(len(topics))], pa.string())
-        return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
+        return self._scan.topics.texts.take(
+            pa.array(np.ascontiguousarray(self.rows["topic_index"]))
+        )
 
     def _damage(self) -> pa.Array:
         kinds = pa.array([None, "body-crc"], pa.string())

@@ -150,6 +150,21 @@ class Root:
         with _as_os_errors(self.url):
             return np.frombuffer(system.cat_file(f"{top}/{path}", start=start, end=end), np.uint8)
 
+    def fill(self, path: str, out: Bytes) -> int:
+        """Copy the first bytes of a file; return their number, which is smaller for a smaller file.
+
+        A sector of a local disk that cannot be read is zeros, as in `read`.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if self.is_local:
+            with suppress(OSError), self._path_of(path).open("rb", buffering=0) as file:
+                return int(file.readinto(out.data) or 0)
+        data = self.read(path, 0, out.size)
+        out[: data.size] = data
+        return int(data.size)
+
     def data_end(self, entry: Entry, start: int) -> int:
         """Return the position after the last byte of a file that its disk has stored, from `start`.
 

@@ -62,7 +62,7 @@ class ScanOptions:
         """Return the requested rows of a scan; segments select by offset."""
         mask = np.ones(rows.size, np.bool_)
         if self.topics:
-            indexes = [i for i in range(len(scan.topics)) if scan.topics.name(i) in self.topics]
+            indexes = [scan.topics.find(name) for name in self.topics]
             mask &= np.isin(rows["topic_index"], indexes)
         if self.from_ms or self.until_ms < OFFSET_MAX:
             mask &= (rows["store_ms"] >= self.from_ms) & (rows["store_ms"] < self.until_ms)

@@ -51,13 +51,14 @@ class Planned:
         return self.plan.end - self.part.start + self.part.records.size * RECORD_BYTES
 
 
-def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
+def plan_store(number: int, path: str, *, progress: bool = True, record: int = 0) -> Planned:
     """Read the progress of levels and timers, then the end of the log; return the snapshot.
 
     In this order, the log up to its end has the delivery of each message that they have passed.
 
     Args:
         progress: Whether the progress is read.
+        record: Log offset of a record, see `plan_log`.
     Raises:
         UsageError: The path is not a store.
         OSError: The directory of the log cannot be read.
@@ -71,7 +72,7 @@ def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
         whole = LogPlan.of_files(files)
         store_progress, unread = read_progress(number, root, whole)
         store_progress = _with_queues(store_progress, root, whole, unread)
-    plan = plan_log(root)
+    plan = plan_log(root, record=record)
     if progress and files:
         unread += impossible_positions(root, plan, store_progress)
     return Planned(root, plan, replace(store_progress, log_min=plan.min), tuple(unread))

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from message_store.kernels.verify import find_record
 from message_store.layout import SCANNED
 from message_store.recovery.checkpoint import newest_marks
 from message_store.verify.files import is_offset
-from spark_reconciliation.arrays import Bytes
+from spark_reconciliation.arrays import Bytes, Numbers
 from spark_reconciliation.kernels.columns import follow
 from spark_reconciliation.scan.files import Entry, Root
 
@@ -56,10 +56,15 @@ class ScanSegment:
     topic: str = ""
     queue_id: int = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the values: a task may have thousands of files."""
+        return ScanSegment, tuple(getattr(self, name) for name in self.__slots__)
+
     @classmethod
     def whole(cls, root: Root, entry: Entry, limit: int = OFFSET_MAX) -> ScanSegment:
         """Return a file as one segment."""
-        base = int(entry.name) if is_offset(entry.name) else 0
+        name = entry.name
+        base = int(name) if is_offset(name) else 0
         return cls(root, entry.path.lstrip("/"), base, entry.size, 0, entry.size, limit)
 
     @property
@@ -102,7 +107,7 @@ class Finding:
     base: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogPlan:
     """Commit log at planning time.
 
@@ -127,6 +132,16 @@ class LogPlan:
         """Return the plan of whole files, without a search for the end of the log."""
         end = int(files[-1].name) + files[-1].size
         return cls(tuple(files), int(files[0].name), end)
+
+    @cached_property
+    def bases(self) -> Numbers:
+        """(n,) log offset of the first byte of each file."""
+        return np.array([_base(entry) for entry in self.files], np.int64)
+
+    @cached_property
+    def sizes(self) -> Numbers:
+        """(n,) size of each file in bytes."""
+        return np.array([entry.size for entry in self.files], np.int64)
 
     def file_at(self, position: int) -> Entry | None:
         """Return the file with a log offset, None outside of the log."""
@@ -178,9 +193,11 @@ def _plan_of_runs(
     return LogPlan(tuple(files), low, end, findings, last_ms)
 
 
-def plan_log(root: Root) -> LogPlan:
+def plan_log(root: Root, *, record: int = 0) -> LogPlan:
     """Find the files of a commit log and its end.
 
+    Args:
+        record: Log offset of a record, from which the last file is read if it contains it.
     Raises:
         OSError: The directory cannot be read.
     """
@@ -194,7 +211,7 @@ def plan_log(root: Root) -> LogPlan:
         if durable:
             findings.append(Finding(store, LOG, 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
-    end, last_ms, end_findings = find_log_end(root, entries, durable)
+    end, last_ms, end_findings = find_log_end(root, entries, durable, record=record)
     if end < durable and not end_findings:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
@@ -236,16 +253,17 @@ def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], lis
     ]
     sizes = Counter(entry.size for entry in kept)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
-    for index, entry in enumerate(kept):
+    before = None
+    for entry in kept:
         base = int(entry.name)
         if entry.size != usual:
             text = f"it has {entry.size} bytes, its neighbours {usual}"
             findings.append(Finding(store, entry.path, entry.size, 0, "file-size", text, base))
-        if index and base != int(kept[index - 1].name) + usual:
-            before = int(kept[index - 1].name)
+        if before is not None and base != before + usual:
             text = f"the file before it begins at {before}: files between them are missing"
             missing = base - before - usual
             findings.append(Finding(store, entry.path, 0, missing, "missing-file", text, base))
+        before = base
     return kept, findings
 
 
@@ -259,16 +277,17 @@ def files_of_row(root: Root, below: str) -> list[Entry]:
 
 
 def find_log_end(
-    root: Root, entries: Sequence[Entry], durable: int = 0
+    root: Root, entries: Sequence[Entry], durable: int = 0, *, record: int = 0
 ) -> tuple[int, int, list[Finding]]:
     """Return the log offset after the last record, its time, and files that could not be read.
 
-    The last file that begins with a record is read to its end. Bytes that are not a record end the
-    log unless newer records follow; older records are stale, because Apache truncates a log without
-    zeroing.
+    The last file that begins with a record is read to its end, from a known record on. Bytes that
+    are not a record end the log unless newer records follow; older records are stale, because
+    Apache truncates a log without zeroing.
 
     Args:
         durable: Log offset that the end is not before, if records follow.
+        record: Log offset of a known record; ignored after `durable`, where it may be stale.
     """
     findings: list[Finding] = []
     for entry in reversed(entries):
@@ -280,17 +299,22 @@ def find_log_end(
             whole = ScanSegment.whole(root, entry)
             findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
-        pos, last_ms = _end_in_file(data, base, durable, partial(root.data_end, entry))
+        data_end, first = partial(root.data_end, entry), record - base
+        pos = last_ms = 0
+        if 0 < first < entry.size and record < durable:
+            pos, last_ms = _end_in_file(data, base, durable, data_end, first)
+        if not last_ms:
+            pos, last_ms = _end_in_file(data, base, durable, data_end)
         if pos > 0 or entry is entries[0]:
             return base + pos, last_ms, findings
     return int(entries[0].name), 0, findings
 
 
 def _end_in_file(
-    data: np.ndarray, base: int, durable: int, data_end: Callable[[int], int]
+    data: np.ndarray, base: int, durable: int, data_end: Callable[[int], int], first: int = 0
 ) -> tuple[int, int]:
     row = np.zeros(1, SCANNED)
-    pos = newest = 0
+    pos, newest = first, 0
     while True:
         stop, reason = follow(data, pos, data.size, base, row[0])
         if stop > pos:
@@ -310,10 +334,15 @@ def log_segments(
 ) -> list[ScanSegment]:
     """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
     segments: list[ScanSegment] = []
-    for entry in plan.files:
-        whole = ScanSegment.whole(root, entry, plan.end)
-        low, high = max(first - whole.base, 0), min(min(end, plan.end) - whole.base, whole.size)
-        segments += replace(whole, start=low, end=high).pieces(bytes_max)
+    end = min(end, plan.end)
+    begin = max(bisect_right(plan.files, first, key=_base) - 1, 0)
+    for entry in plan.files[begin:]:
+        base, size = _base(entry), entry.size
+        low, high = max(first - base, 0), min(end - base, size)
+        segments += [
+            ScanSegment(root, entry.path, base, size, start, min(start + bytes_max, high), plan.end)
+            for start in range(low, high, bytes_max)
+        ]
     return segments
 
 

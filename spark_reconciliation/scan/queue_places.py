@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from message_store.layout import CQ_UNIT
-from message_store.queues.consume_queue import LIGHT_QUEUES
+from message_store.queues.apache_names import LIGHT_QUEUES
 from spark_reconciliation.arrays import Rows
 from spark_reconciliation.kernels.places import add_records, add_units
 from spark_reconciliation.scan.files import Root

@@ -20,17 +20,20 @@ without such findings every segment is correct.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
+import pyarrow as pa
 
 from message_store.kernels.scan import STOP_BLANK, STOP_INVALID
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
-from message_store.queues.topic_table import NAME_BYTES_MAX, TopicTable
+from message_store.queues.topic_table import NAME_BYTES_MAX
 from spark_reconciliation.arrays import Bytes, Rows
 from spark_reconciliation.audit.clock_steps import NEXT_BYTES, WITNESSES, ClockStep, ClockSteps
 from spark_reconciliation.kernels.columns import follow, name_rows, walk
 from spark_reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, ScanSegment
+from spark_reconciliation.scan.scanned_topics import ScannedTopics
 
 BLANK_HEAD = packer(BLANK_RECORD)
 CHUNK_RECORDS = 8_192  # the columns of a chunk fit into the processor's cache
@@ -40,6 +43,8 @@ TRIES_MAX = 256  # broken chains from adjacent bytes before the search continues
 class RecordScan:
     """Reader of the records of one segment; for one use.
 
+    Args:
+        topics: Table that scans of the same thread share; None: its own.
     Attributes:
         topics: Names found so far; `topic_index` of rows refers to it.
         findings: Findings about bytes that are not records.
@@ -47,8 +52,15 @@ class RecordScan:
         steps: Clock steps, after all chunks were read, if `clock`.
     """
 
-    def __init__(self, segment: ScanSegment, *, clock: bool = False) -> None:
-        self.segment, self.topics = segment, TopicTable()
+    def __init__(
+        self,
+        segment: ScanSegment,
+        *,
+        clock: bool = False,
+        topics: ScannedTopics | None = None,
+    ) -> None:
+        self.segment = segment
+        self.topics = ScannedTopics() if topics is None else topics
         self.findings: list[Finding] = []
         self.data: Bytes = np.empty(0, np.uint8)
         self.base = segment.base
@@ -85,18 +97,23 @@ class RecordScan:
 
     def _next_records(self) -> Rows:
         """Return the first records after the segment, if they are in the same file or the next."""
-        part, out = self.segment, np.zeros(WITNESSES, SCANNED)
-        data, base, pos = self.data, self.base, part.base + part.end - self.base
+        part = self.segment
         if part.end >= part.size:
-            data, base, pos = np.empty(0, np.uint8), part.base + part.size, 0
-            if base < part.limit:
-                try:
-                    data = part.root.read(f"commitlog/{base:020d}", 0, NEXT_BYTES)
-                except OSError:  # reported by the reader of that file
-                    return out[:0]
-        else:
-            pos = self._first(pos)
-        end = min(data.size, part.limit - base)
+            return self._first_records_after(part)
+        pos = self._first(part.base + part.end - self.base)
+        return self._witnesses(self.data, pos, self.base)
+
+    def _first_records_after(self, part: ScanSegment) -> Rows:
+        """Return the first records of the file after the one of a segment."""
+        data, base = np.empty(0, np.uint8), part.base + part.size
+        if base < part.limit:
+            with suppress(OSError):  # reported by the reader of that file
+                data = part.root.read(f"commitlog/{base:020d}", 0, NEXT_BYTES)
+        return self._witnesses(data, 0, base)
+
+    def _witnesses(self, data: Bytes, pos: int, base: int) -> Rows:
+        out = np.zeros(WITNESSES, SCANNED)
+        end = min(data.size, self.segment.limit - base)
         count, _, _ = walk(data, pos, end, base, self.topics.arrays, out)
         return out[:count]
 
@@ -118,7 +135,7 @@ class RecordScan:
             if stop == STOP_BLANK:
                 return
             if stop == STOP_INVALID and pos < end:
-                pos = self._skip_gap(pos, end)
+                pos = self._skip_gap(pos, self.data.size, part)
         self._check_seam(pos, end)
 
     def _first(self, position: int) -> int:
@@ -144,13 +161,17 @@ class RecordScan:
         (size, _) = BLANK_HEAD.unpack_from(self.data.data, pos)
         return bool(self.base - self.segment.base + pos + size == self.segment.size)
 
-    def _skip_gap(self, pos: int, end: int) -> int:
-        """Report bytes that are not a record; return the next record's start, at most `end`."""
+    def _skip_gap(self, pos: int, end: int, part: ScanSegment) -> int:
+        """Report bytes that are not a record; return the start of the next one, `end` without one.
+
+        Args:
+            end: End of the bytes of the file of `part` in `data`.
+        """
         row = np.zeros(1, SCANNED)
-        after = int(find_record(self.data, pos + 1, self.data.size, self.base, row[0]))
-        until = after if after >= 0 else self.data.size
-        where = self.base + pos - self.segment.base
-        self._find(where, until - pos, "gap", f"{until - pos} bytes are not a record")
+        after = int(find_record(self.data, pos + 1, end, self.base, row[0]))
+        until = after if after >= 0 else end
+        where = self.base + pos - part.base
+        self._find(where, until - pos, "gap", f"{until - pos} bytes are not a record", part)
         return until
 
     def _check_seam(self, pos: int, end: int) -> None:
@@ -179,8 +200,18 @@ class RecordScan:
         self._name_topics(rows)
         return rows
 
-    def _find(self, offset: int, size: int, kind: str, text: str) -> None:
-        part = self.segment
+    def paths_of(self, rows: Rows) -> pa.Array:
+        """Return the file of each row."""
+        return pa.repeat(pa.scalar(self.segment.path), rows.size)
+
+    def positions_of(self, rows: Rows) -> pa.Array:
+        """Return the position of each row in its file."""
+        return pa.array(rows["phys_offset"] - self.segment.base)
+
+    def _find(
+        self, offset: int, size: int, kind: str, text: str, part: ScanSegment | None = None
+    ) -> None:
+        part = part or self.segment
         self.findings.append(part.finding(offset, size, kind, text, part.base))
 
 

@@ -9,6 +9,7 @@ An earlier audit has read the rest and counted its messages.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,6 +20,7 @@ from message_store.layout import CQ_UNIT
 from spark_reconciliation.arrays import Mask, Numbers
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import LogPlan, ScanSegment
+from spark_reconciliation.scan.pointed_scan import Segments, pointed_files
 
 NOTHING: Final = np.empty(0, np.int64)
 UNIT_BYTES: Final = CQ_UNIT.itemsize
@@ -52,7 +54,8 @@ class StorePart:
     Attributes:
         start: Log offset from which all records are read.
         records: (n,) ascending log offsets of earlier records that are read again.
-        inspected: Log offsets in pieces of the log that are searched for damage and clock steps.
+        inspected: Log offsets in pieces of the log that are searched for damage and clock steps,
+            ascending.
         queues: Queues as they were read.
         timer_pos: Position in the timer log before which units agreed with records before `start`.
         counted: (n,) ascending log offsets of removed records whose messages are counted already.
@@ -70,15 +73,15 @@ class StorePart:
         before `start`, whose last record may have had none after it.
         """
         first, end = segment.base + segment.start, segment.base + segment.end
-        return end >= self.start or any(first <= offset <= end for offset in self.inspected)
+        if end >= self.start:
+            return True
+        index = bisect_left(self.inspected, first)
+        return index < len(self.inspected) and self.inspected[index] <= end
 
-    def pointed(self, root: Root, plan: LogPlan) -> Iterator[tuple[ScanSegment, Numbers]]:
-        """Yield the log files with earlier records that are read again, and their log offsets."""
-        for entry in plan.files:
-            base = int(entry.name)
-            low, high = np.searchsorted(self.records, [base, base + entry.size])
-            if low < high:
-                yield ScanSegment.whole(root, entry, plan.end), self.records[low:high]
+    def pointed(self, root: Root, plan: LogPlan) -> Iterator[tuple[Segments, Numbers]]:
+        """Yield log files with earlier records that are read again, and their log offsets."""
+        for segments, indexes in pointed_files(root, plan, self.records):
+            yield segments, self.records[indexes]
 
     def new_units(self, root: Root, segments: Sequence[ScanSegment]) -> list[ScanSegment]:
         """Return the parts of the files of queues with units that were not read; of each queue

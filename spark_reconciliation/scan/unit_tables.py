@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from duemq_common.topics import PENDING_TOPICS, SCHEDULE_TOPIC
+from duemq_common.topics import PENDING_TOPICS
 from message_store.kernels import verify
 from message_store.layout import (
     CQ_UNIT,
     INDEX_HEADER,
     INDEX_ITEM,
     PRE_BLANK_SIZE,
-    SCANNED,
-    UNIT,
     native_columns,
     packer,
 )
 from message_store.verify.index import find_shape
-from message_store.verify.queues import FAULTS
-from spark_reconciliation.arrays import Bytes, Numbers, Rows
-from spark_reconciliation.scan.files import Entry, Root, queues_of
-from spark_reconciliation.scan.planning import (
-    RECORD_BYTES_MAX,
-    Finding,
-    ScanSegment,
-    files_of_row,
-    row_of_files,
-)
+from spark_reconciliation.arrays import Rows
+from spark_reconciliation.scan.files import Root, queues_of
+from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, row_of_files
 from spark_reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
+from spark_reconciliation.scan.unit_faults import Codes, compare_units, fault_texts
 from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
 GROUPS_FILE: Final = "config/consumerOffset.json"
 CHUNK_BYTES: Final = 8 << 20
-LOOK_BYTES: Final = 64 << 20  # bytes of the log that are compared at a time with units
 FAULTS_MAX: Final = 1_000  # maximum faults of one piece of a queue of delivered messages
 HEADER: Final = packer(INDEX_HEADER)
 Values = dict[str, Any]
-Codes = npt.NDArray[np.uint8]
 
 
 # -- planning -----------------------------------------------------------------------------------
@@ -85,7 +73,12 @@ def named_files(root: Root, below: str, limit: int, name: str = "") -> list[Scan
 
 
 def read_units(
-    table: str, segment: ScanSegment, columns: Collection[str] = (), *, lost: bool = False
+    table: str,
+    segment: ScanSegment,
+    columns: Collection[str] = (),
+    *,
+    lost: bool = False,
+    log: LogPlan | None = None,
 ) -> Iterator[Values]:
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
@@ -93,14 +86,16 @@ def read_units(
     it is requested. Otherwise it has no rows; it is a row of `findings`.
 
     Args:
-        columns: Requested columns; `fault` needs a read of the log.
+        columns: Requested columns.
         lost: Only units with a fault, and unreadable files.
+        log: Log, for `fault` and `lost`.
     """
     try:
         for values in READERS[table](segment):
             if "fault" in columns or lost:
-                codes = _compare(segment, values)
-                values["fault"] = _fault_texts(codes, values)
+                assert log is not None
+                codes = compare_units(segment, values, log)
+                values["fault"] = fault_texts(codes, values)
             yield _faulty(segment, values, codes) if lost else values
     except OSError:
         if table == "consume_queue" and "damage" in columns:
@@ -129,77 +124,6 @@ def _unreadable(segment: ScanSegment) -> Values:
         "fault": None,
         "damage": "unreadable",
     }
-
-
-def _fault_texts(codes: Codes, values: Values) -> npt.NDArray[np.object_]:
-    """Return why units do not agree with their records; None for those that do."""
-    texts = np.full(codes.size, None, np.object_)
-    for index in np.flatnonzero(codes != verify.GOOD).tolist():
-        facts = {
-            "phys": int(values["phys_offset"][index]),
-            "size": int(values["record_size"][index]),
-            "code": int(values["tags_code"][index]),
-        }
-        texts[index] = FAULTS[int(codes[index])].format(**facts)
-    return texts
-
-
-def _compare(segment: ScanSegment, values: Values) -> Codes:
-    """Return a code of `kernels.verify` for each unit; GOOD if its record cannot be read."""
-    root, scratch = segment.root, np.zeros(1, SCANNED)
-    offsets, numbers = values["phys_offset"], values["queue_offset"]
-    units = np.zeros(offsets.size, UNIT)
-    for name, column in (
-        ("phys_offset", "phys_offset"),
-        ("size", "record_size"),
-        ("tags_code", "tags_code"),
-    ):
-        units[name] = values[column]
-    codes = np.full(offsets.size, verify.GOOD, np.uint8)
-    entries = files_of_row(root, "commitlog")
-    if not entries or not offsets.size:
-        return codes
-    codes[offsets >= int(entries[0].name)] = verify.ELSEWHERE
-    topic = np.frombuffer(segment.topic.encode("utf-8", "surrogateescape"), np.uint8)
-    is_due, unreadable = int(segment.topic == SCHEDULE_TOPIC), list[tuple[int, int]]()
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1  # units at other log offsets were left out
-    for first, end in pairwise([0, *breaks.tolist(), offsets.size]):
-        queue = (segment.queue_id, int(numbers[first]), is_due)
-        for data, start in _log_pieces(root, entries, offsets[first:end], unreadable):
-            span = (start, start + data.size)
-            verify.check_units(
-                units[first:end], data, span, topic, queue, scratch, codes[first:end]
-            )
-    for low, high in unreadable:
-        codes[(offsets >= low) & (offsets < high)] = verify.GOOD
-    return codes
-
-
-def _log_pieces(
-    root: Root, entries: Sequence[Entry], offsets: Numbers, unreadable: list[tuple[int, int]]
-) -> Iterator[tuple[Bytes, int]]:
-    """Yield the pieces of the log that contain records at some offsets, and their log offsets.
-
-    A record at the end of a piece may be cut off; the next piece contains it completely.
-
-    Args:
-        unreadable: Ranges of log offsets, added to.
-    """
-    lowest, highest = int(offsets.min()), int(offsets.max())
-    for entry in entries:
-        base = int(entry.name)
-        for low in range(0, entry.size, LOOK_BYTES):
-            first, end = base + low, base + min(low + LOOK_BYTES, entry.size)
-            if highest < first or lowest >= end:
-                continue
-            if not ((offsets >= first) & (offsets < end)).any():
-                continue
-            try:
-                high = min(end - base + RECORD_BYTES_MAX, entry.size)
-                yield root.read(entry.path, low, high), first
-            except OSError:
-                unreadable.append((base, base + entry.size))
-                break
 
 
 def _blocks(segment: ScanSegment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows]]:

@@ -10,12 +10,11 @@ from duemq_common.errors import UsageError
 from spark_reconciliation import register
 from spark_reconciliation.local.choice import LOCAL_ENGINE, SPARK_ENGINE
 from spark_reconciliation.spark.requirements import find_java, require_packages
-from spark_reconciliation.spark.session import SETTINGS, ZONE, local_session
+from spark_reconciliation.spark.session import ZONE, local_session, set_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SESSION_KEYS: Final = "spark.sql."
 CONNECT_PACKAGES: Final = ("grpc", "pandas")
 
 
@@ -66,8 +65,10 @@ def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSessio
         UsageError: A package or Java is missing; the text has the remedy.
     """
     if master.engine == LOCAL_ENGINE:
+        from spark_reconciliation.local.arrow_start import start_without_pandas
         from spark_reconciliation.local.frame import LocalSession
 
+        start_without_pandas()
         return cast("SparkSession", LocalSession(cores=master.cores))
     require_packages()
     if not master.connect and not master.submitted:
@@ -90,9 +91,7 @@ def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSessio
     spark: SparkSession = (
         builder.remote(master.connect) if master.connect else builder
     ).getOrCreate()
-    for key, value in {**SETTINGS, **master.settings}.items():
-        if key.startswith(SESSION_KEYS):
-            spark.conf.set(key, value)
+    set_missing(spark, master.settings)
     if with_format or is_remote():  # with Spark Connect the jobs of this package need it, too
         register(spark)
     return spark

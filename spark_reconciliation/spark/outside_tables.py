@@ -185,7 +185,7 @@ def _check(facts: Mapping[str, int], columns: Mapping[str, str], table: OutsideT
         reason = "give --zone, or times with an offset such as 2026-11-28T09:00:00Z"
         if table.zone:
             reason = "give ISO 8601 or ms since the epoch"
-        text = f"{facts['malformed']} rows have another time in {columns['time']}, for example"
+        text = f"rows without a valid time in {columns['time']}: {facts['malformed']}, for example"
         raise UsageError(f"{table.shown}: {text} {facts['value']!r}: {reason}")
     if facts["last_ms"] is not None and 0 <= facts["last_ms"] < LATEST_SECONDS:
         text = f"the times in {columns['time']} end in 1973: give ms since the epoch, not seconds"
@@ -221,7 +221,8 @@ def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
     ]
     if missing:
         text = f"there is no column for {', '.join(missing)}; it has {', '.join(given_names)}"
-        raise UsageError(f"{table.shown}: {text}. Map columns with FIELD=COLUMN")
+        remedy = "Name its columns with --sent-columns or --received-columns: FIELD=COLUMN,..."
+        raise UsageError(f"{table.shown}: {text}. {remedy}")
     return columns
 
 

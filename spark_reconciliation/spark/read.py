@@ -196,9 +196,12 @@ def count_stores(
 ) -> tuple[AggregatedAudit, DataFrame | None]:
     """Return the findings of stores, counts of all other messages, and unreadable ranges.
 
-    An action, several times as fast as `audit_stores` if there are few findings.
+    An action, several times as fast as `audit_stores` if there are few findings. On Spark, few
+    findings are persisted: otherwise, each use of them plans and scans again.
     """
     survey, tallies = survey_stores(spark, paths, config)
     current_phases().begin(RULES)
     brief = aggregate_verdicts(survey, tallies)
+    if brief.rest is not None and brief.kept and not isinstance(spark, LocalSession):
+        brief = replace(brief, rest=brief.rest.persist())
     return brief, survey.unread if survey.met & UNREAD_ROLES else None

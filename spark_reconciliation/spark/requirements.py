@@ -22,6 +22,10 @@ WHY_JAVA: Final = (
     "anywhere: pip install install-jdk, then python -m jdk install 17)"
 )
 
+MEMORY: Final = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+MEMORY_MIN: Final = 512 << 20  # Spark refuses less than 450 MiB, of which Java keeps a part
+UNIT_BITS: Final = {"k": 10, "m": 20, "": 20, "g": 30, "t": 40}
+
 
 def require_packages(find: Callable[[str], object | None] = find_spec) -> None:
     """Raise UsageError unless all packages of the extra `spark` are installed."""
@@ -51,6 +55,19 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     if version is not None and version < JAVA_MIN:
         raise UsageError(WHY_JAVA.format(found=f"{java} is version {version}"))
     return java
+
+
+def check_memory(text: str) -> None:
+    """Check the memory of the Java process.
+
+    Raises:
+        UsageError: It is no size, or less than Spark needs; the text has the number to set.
+    """
+    size = MEMORY.fullmatch(text)
+    if size is None:
+        raise UsageError(f"--memory {text}: must be a size such as 2g")
+    if int(size[1]) << UNIT_BITS[size[2].lower()] < MEMORY_MIN:
+        raise UsageError(f"--memory {text}: Spark needs 512m or more")
 
 
 def java_version(java: Path) -> int | None:

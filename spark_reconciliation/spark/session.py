@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Final
 from duemq_common.existence import exists
 from spark_reconciliation import register
 from spark_reconciliation.spark.archive_file import QUIET, ClassArchive
-from spark_reconciliation.spark.requirements import find_java, require_packages
+from spark_reconciliation.spark.requirements import check_memory, find_java, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STDERR: Final = 2
+DRIVER_MEMORY: Final = "spark.driver.memory"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 ZONE: Final = "spark.sql.session.timeZone"  # jobs compute days and local times in this zone
 DEFAULTS_NAME: Final = "spark-defaults.conf"
+SESSION_KEYS: Final = "spark.sql."
 PIECES_PER_CORE: Final = 32  # partitions of a shuffle; larger ones may not fit into memory
 
 LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -52,7 +54,7 @@ def local_session(
     archive_to: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or return the running session.
+    """Start Spark in this process, or return the running session, whose settings remain.
 
     Args:
         cores: Maximum parallel tasks; 0: one per core.
@@ -65,12 +67,18 @@ def local_session(
         archive_to: File to which Java writes its loaded classes at its end (`class_archive`).
         settings: Settings of the user. They and those of spark-defaults.conf replace `SETTINGS`.
     Raises:
-        UsageError: pyspark, pyarrow or Java is missing; the text has the remedy.
+        UsageError: pyspark, pyarrow or Java is missing, or the memory is too little; the text has
+            the remedy.
     """
     require_packages()
     archive = ClassArchive.of(find_java())
     from pyspark.sql import SparkSession
 
+    if (running := SparkSession.getActiveSession()) is not None:
+        set_missing(running, settings or {})
+        if with_format:
+            register(running)
+        return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # plans and reads data sources
     cores = cores or os.cpu_count() or 1
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
@@ -81,13 +89,14 @@ def local_session(
         java += f" {archive.options}"
     builder = SparkSession.builder.appName("duemq reconcile").master(f"local[{cores}]")
     local = {
-        "spark.driver.memory": memory,
+        DRIVER_MEMORY: memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         JAVA_OPTIONS: java,
         "spark.sql.shuffle.partitions": str(cores * PIECES_PER_CORE),
     }
     user_settings = spark_defaults() | dict(settings or {})
+    check_memory(user_settings.get(DRIVER_MEMORY, memory))
     local[JAVA_OPTIONS] += f" {user_settings.pop(JAVA_OPTIONS, '')}"
     for key, value in (SETTINGS | local | user_settings | {ZONE: "UTC"}).items():
         builder = builder.config(key, value)
@@ -98,6 +107,15 @@ def local_session(
     if with_format:
         register(session)
     return session
+
+
+def set_missing(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Set the settings of this package that a session does not have, those of the user, and UTC."""
+    present = spark.conf.getAll
+    missing = {key: value for key, value in SETTINGS.items() if key not in present}
+    for key, value in (missing | dict(settings) | {ZONE: SETTINGS[ZONE]}).items():
+        if key.startswith(SESSION_KEYS):
+            spark.conf.set(key, value)
 
 
 def spark_defaults() -> dict[str, str]:

@@ -211,7 +211,6 @@ def _read(
     if partition.log is None:
         return
     rows = TableRows(partition.log)
-    for segment in partition.segments:
-        for name, batch in rows.read(segment):
-            if name == table:
-                yield batch.select(columns)
+    for name, batch in rows.read(partition.segments):
+        if name == table:
+            yield batch.select(columns)

@@ -10,20 +10,22 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 
 from spark_reconciliation.audit.table_reader import ScanPart
+from spark_reconciliation.scan.planning import LogPlan
 from spark_reconciliation.scan.store_state import Progress
 
 
 class PackedTasks:
     """Attributes:
-    packed: Parts of each task, pickled. The progress of a store, which many parts share, is apart.
+    packed: Parts of each task, pickled. Progress and log of a store, which many parts share, are
+        apart.
     """
 
     def __init__(self, tasks: Sequence[Sequence[ScanPart]]) -> None:
-        self._shared: list[Progress] = []
+        self._shared: list[Progress | LogPlan] = []
         indexes: dict[int, int] = {}
 
         def shared(value: object) -> int | None:
-            if not isinstance(value, Progress):
+            if not isinstance(value, Progress | LogPlan):
                 return None
             if id(value) not in indexes:
                 indexes[id(value)] = len(self._shared)

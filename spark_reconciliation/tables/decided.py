@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from spark_reconciliation.arrays import Numbers
 from spark_reconciliation.scan.columns import MessageColumns
+from spark_reconciliation.scan.file_runs import scans_of
 from spark_reconciliation.scan.planning import PARTITION_BYTES, log_segments
-from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import Role
 from spark_reconciliation.tables.due_times import numbers
 from spark_reconciliation.tables.exported_log import ExportedLog
@@ -102,10 +102,10 @@ class DecidedOrigins:
         self._is_loaded, log = True, self._log
         first, chunks = max(self._begin - WINDOW_BYTES, log.plan.min), []
         columns = MessageColumns(READ, roles=ROLES)
-        for segment in log_segments(
+        segments = log_segments(
             log.root, log.plan, bytes_max=PARTITION_BYTES, first=first, end=self._begin
-        ):
-            scan = RecordScan(segment)
+        )
+        for scan in scans_of(segments):
             for rows in scan.chunks() if scan.open() else ():
                 batch = columns.batch(scan, rows)
                 chunks += [] if batch is None else [_DecidingRecords.of_batch(batch)]

@@ -131,10 +131,10 @@ def _export_store(
     files, rows = StepFiles(out, former.index, number), TableRows(log, earlier.find)
     hours = hours_of_files(step_files(out, "delivered", former.index, dropped))
     try:
-        for segment in log_segments(root, plan, bytes_max=PARTITION_BYTES, first=start):
-            for table, batch in rows.read(segment):
-                files.add(table, batch)
-                hours |= hours_of(batch) if table == "delivered" else set()
+        segments = log_segments(root, plan, bytes_max=PARTITION_BYTES, first=start)
+        for table, batch in rows.read(segments):
+            files.add(table, batch)
+            hours |= hours_of(batch) if table == "delivered" else set()
         if not kept.steps:
             files.add_missing(day_of(min(max(plan.last_ms, 0), TIME_MS_MAX) // DAY_MS))
         files.close()

@@ -14,12 +14,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from message_store.layout import SCANNED
 from spark_reconciliation.arrays import Mask, Numbers
-from spark_reconciliation.kernels.pointed import read_rows
 from spark_reconciliation.scan.columns import MessageColumns
-from spark_reconciliation.scan.planning import ScanSegment
-from spark_reconciliation.scan.record_scan import RecordScan
+from spark_reconciliation.scan.pointed_scan import (
+    PointedRun,
+    PointedScan,
+    Segments,
+    pointed_files,
+    pointed_scan,
+)
 from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 from spark_reconciliation.tables.due_times import NEEDED, NONE, due_times, numbers
 from spark_reconciliation.tables.exported_log import ExportedLog
@@ -67,8 +70,7 @@ class Promises:
     def __init__(self, log: ExportedLog, earlier: Earlier | None = None) -> None:
         self._log, self._earlier = log, earlier
         self._columns = MessageColumns(READ, progress=log.progress)
-        self._bases = np.array([int(entry.name) for entry in log.plan.files], np.int64)
-        self._scans: dict[int, RecordScan | None] = {}
+        self._scans: dict[int, PointedScan | None] = {}
 
     def find(self, offsets: Numbers) -> Promised:
         """Return the promises of the pending records at (n,) log offsets; NONE: without one."""
@@ -108,29 +110,29 @@ class Promises:
 
     def _read(self, offsets: Numbers) -> list[pa.RecordBatch]:
         """Return the records at sorted log offsets, file by file."""
-        plan, batches = self._log.plan, []
-        inside = offsets[(offsets >= plan.min) & (offsets < plan.end)]
-        files = np.searchsorted(self._bases, inside, "right") - 1
-        for index in np.unique(files).tolist():
-            scan = self._scan(index)
+        log, batches = self._log, list[pa.RecordBatch]()
+        for segments, indexes in pointed_files(log.root, log.plan, offsets):
+            scan = self._scan(segments, offsets[indexes])
             if scan is None:
                 continue
-            selected = inside[files == index]
-            selected = selected[selected < scan.base + scan.data.size]
-            out = np.zeros(selected.size, SCANNED)
-            count = read_rows(scan.data, scan.base, selected, scan.topics.arrays, out)
-            if count:
-                batch = self._columns.batch(scan, scan.named(out[:count]))
+            for rows in scan.chunks():
+                batch = self._columns.batch(scan, rows)
                 batches += [] if batch is None else [batch]
         return batches
 
-    def _scan(self, index: int) -> RecordScan | None:
-        """Return the bytes of a log file; None if it is unreadable."""
-        if index not in self._scans:
+    def _scan(self, segments: Segments, offsets: Numbers) -> PointedScan | PointedRun | None:
+        """Return the opened scan of some records; None if their files are unreadable.
+
+        Large files stay mapped.
+        """
+        if len(segments) > 1:
+            run = pointed_scan(segments, offsets)
+            return run if run.open() else None
+        [segment] = segments
+        if segment.base not in self._scans:
             if len(self._scans) >= OPEN_MAX:
                 self._scans.pop(next(iter(self._scans)))
-            entry = self._log.plan.files[index]
-            segment = ScanSegment.whole(self._log.root, entry, self._log.plan.end)
-            scan = RecordScan(segment)
-            self._scans[index] = scan if scan.open() else None
-        return self._scans[index]
+            mapped = PointedScan(segment, offsets)
+            self._scans[segment.base] = mapped if mapped.open() else None
+        scan = self._scans[segment.base]
+        return None if scan is None else scan.at(offsets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from delayed_delivery.names import FIRED_BODY
 from duemq_common.topics import REVIVE_PREFIX
 from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.scan.columns import MessageColumns
+from spark_reconciliation.scan.file_runs import scans_of
 from spark_reconciliation.scan.planning import Finding, ScanSegment
 from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import Role
@@ -93,18 +94,18 @@ class TableRows:
         self.first_offset: int | None = None
         self.last_offset: int | None = None
 
-    def read(self, segment: ScanSegment) -> Iterator[TableBatch]:
-        """Yield the rows of each chunk of a segment, by table."""
-        scan = RecordScan(segment)
-        for rows in scan.chunks() if scan.open() else ():
-            self.last_offset = int(rows[-1]["phys_offset"])
-            if self.first_offset is None:
-                self.first_offset = int(rows[0]["phys_offset"])
-            batch = self._columns.batch(scan, rows)
-            if batch is not None:
-                yield from self._tables(scan, rows, batch)
-            yield from self._pops_put_directly(scan, rows)
-        self.findings += scan.findings
+    def read(self, segments: Iterable[ScanSegment]) -> Iterator[TableBatch]:
+        """Yield the rows of each chunk of segments, by table."""
+        for scan in scans_of(segments):
+            for rows in scan.chunks() if scan.open() else ():
+                self.last_offset = int(rows[-1]["phys_offset"])
+                if self.first_offset is None:
+                    self.first_offset = int(rows[0]["phys_offset"])
+                batch = self._columns.batch(scan, rows)
+                if batch is not None:
+                    yield from self._tables(scan, rows, batch)
+                yield from self._pops_put_directly(scan, rows)
+            self.findings += scan.findings
 
     def _tables(self, scan: RecordScan, rows: Rows, batch: pa.RecordBatch) -> Iterator[TableBatch]:
         role = numbers(batch, "role")

@@ -15,6 +15,7 @@ from tests.support.requirements import need_commands, skip_without
 COUNTS = ("lost", "duplicates", "early", "damaged")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["duemq", extended("nats"), "redis", extended("postgres")])
 def test_a_small_run_measures_everything(name: str, tmp_path: Path) -> None:
     if name == "redis":

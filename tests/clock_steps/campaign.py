@@ -171,6 +171,13 @@ after the steps; then the clock runs on until everything is due.
 - Retention compares the wall clock with the time of a file: after a step forward by more than
   `fileReservedTime`, delivered messages are removed. Messages that are pending are not.
 - Periodic jobs start again after a step back: they do not pause for as long as the step.
+- A message that was popped before a step back is visible again when its invisible time has passed
+  once more, counted from the step; after a step that is shorter than the invisible time, when the
+  clock shows its end. Its checkpoint and acknowledgements are delivered to the revive
+  topic at once, so that they pin no log files. Acknowledgements count as before, and a change of
+  the invisible time begins at the present time. After a step forward again, the time of the pop
+  counts. In FIFO groups, the block of a queue ends at the step. Apache's broker keeps messages
+  invisible, and queues blocked, until the clock shows the end of the invisible time again.
 
 The last four columns are the largest lateness in ms, by when the steps came.
 

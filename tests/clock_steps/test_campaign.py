@@ -13,6 +13,7 @@ PAGE = TOP / "docs" / "reference" / "clock-steps.md"
 pytestmark = pytest.mark.crash
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("pattern", "phase"),
     [

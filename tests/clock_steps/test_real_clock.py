@@ -19,6 +19,7 @@ from tests.support.requirements import skip_without
 pytestmark = [pytest.mark.crash, pytest.mark.finding("3D5")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("step_ms", "phase"),
     [

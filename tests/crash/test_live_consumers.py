@@ -100,6 +100,7 @@ def run(broker: KilledBroker, kills: int, disk: VolatileDisk | None) -> list[str
     return [fault for one in groups for fault in one.check(sent, stored)]
 
 
+@pytest.mark.extended
 @pytest.mark.crash
 @pytest.mark.finding("E3")
 def test_kills_under_live_consumers(tmp_path: Path, consumer_kills: int, seed: int) -> None:

@@ -83,6 +83,7 @@ def test_a_send_without_room_is_refused(
     run(tmp_path, scene)
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D1")
 @pytest.mark.parametrize("kind", ["plain", "level", "timer"])
 def test_the_largest_message_passes_through_all_copies(tmp_path: Path, kind: str) -> None:

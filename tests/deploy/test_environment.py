@@ -147,6 +147,7 @@ def test_bytecode_of_the_image_is_valid_whatever_the_times_of_its_files() -> Non
     assert "--invalidation-mode unchecked-hash" in text
 
 
+@pytest.mark.extended
 def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
     import kubernetes_validate  # takes a second, which not each worker needs
 

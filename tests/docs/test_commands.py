@@ -64,7 +64,7 @@ def commands() -> Any:
 @cache
 def loaded(command: Any) -> Any:
     """Return a command, or a group with its commands."""
-    return command.load() if isinstance(command, LazyGroup) else command
+    return command.loaded if isinstance(command, LazyGroup) else command
 
 
 def fault(line: str) -> str:

@@ -51,4 +51,4 @@ def test_python_client(tmp_path: Path) -> None:
     with DueMQ(tmp_path) as server:
         page = programs("how-to/python-client.md", "127.0.0.1:9876", server.namesrv_address)
         printed = [line for program in page for line in lines_of(program)]
-    assert printed == ["stored", "[b'42', b'43']", "2"]
+    assert printed == ["stored", "[b'42', b'43']", "2", "b'44'"]

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.packages import TOP
 from tests.support.patient_clients import PREAMBLE
 
 FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.S)
 
 
+@pytest.mark.extended
 def test_the_tests_of_how_to_pages_pass(tmp_path: Path) -> None:
     pages = sorted((TOP / "docs" / "how-to").glob("*.md"))
     files = [match for page in pages for match in FILE.findall(page.read_text())]

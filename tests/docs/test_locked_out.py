@@ -58,6 +58,7 @@ def code_of(server: DueMQ, credentials: Credentials, code: int, fields: dict[str
     return asyncio.run(call())
 
 
+@pytest.mark.extended
 @pytest.mark.crash
 def test_an_operator_who_is_locked_out_gets_in_again(tmp_path: Path) -> None:
     listing, setting = commands()

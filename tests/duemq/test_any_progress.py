@@ -275,6 +275,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D4")
 @pytest.mark.parametrize("name", EDITS)
 @settings(

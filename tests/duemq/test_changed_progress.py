@@ -18,6 +18,7 @@ HUGE = 2**63 - 1
 END = {"producerGroup": "p", "commitOrRollback": 8, "fromTransactionCheck": "true"}
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D4")
 @pytest.mark.parametrize(
     "offsets",

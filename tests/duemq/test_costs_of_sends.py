@@ -96,6 +96,7 @@ async def longest_ms(port: int, data: bytes) -> float:
     return min(found)
 
 
+@pytest.mark.extended
 @pytest.mark.finding("3S7")
 def test_no_send_occupies_the_event_loop(tmp_path: Path) -> None:
     async def scene() -> dict[str, float]:

@@ -179,6 +179,7 @@ def test_an_id_of_no_message_is_unknown(tmp_path: Path, name: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D14")
 @pytest.mark.parametrize("kind", ["keys", "handles", "recall"])
 def test_cancels_that_wait_together_share_a_lookup(

@@ -233,6 +233,7 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("E9")
 @pytest.mark.parametrize("code", [34, 41, 42, 46, *ACTIONS, 9_002, 9_014, 9_015])
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"ids":['])

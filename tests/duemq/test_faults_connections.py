@@ -78,6 +78,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("at", [0, 50, 100])
 def test_one_bad_request_among_100_good_ones(house: House, bad: bytes, at: int) -> None:
@@ -205,6 +206,7 @@ def buffered_bytes(broker: Broker) -> int:
     return sum(connection.unsent_bytes for connection in broker.connections)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("what", ["pulls", "sends", "shows"])
 def test_a_client_that_never_reads_is_delayed_alone(house: House, what: str) -> None:
     """The broker stops serving it once its answers pile up; memory stays bounded."""

@@ -212,17 +212,19 @@ def test_periodic_writes_to_a_full_disk_are_reported_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> None:
-        raise NO_ROOM
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def main() -> None:
         async with running(small(tmp_path)) as (broker, _):
             broker.parts.offsets.commit("g", "orders", 0, 1)
             write = broker.scheduler.get_job(OFFSETS_JOB).func
             with monkeypatch.context() as patch:
-                patch.setattr(json_dialect, "write_config", full)
+                patch.setattr(json_dialect, "_replace_config", full)
                 await write()
+            path = broker.store.config_path("consumerOffset.json")
             assert "consumer offsets cannot be written; it is tried again" in caplog.text
+            assert f"No space left on device: '{path}'" in caplog.text
             await write()
-            assert broker.store.config_path("consumerOffset.json").exists()
+            assert path.exists()
 
     asyncio.run(main())

@@ -155,6 +155,7 @@ def _copy(source: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", REPAIRED.values(), ids=REPAIRED.keys())
 def test_damage_is_repaired_and_each_message_is_delivered_once(
     pristine: Path, tmp_path: Path, damage: Callable[[Path], None]

@@ -22,6 +22,7 @@ DELAYS = {
 TARGETS = ("DUEMQ_MIGRATION", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "../../evil", "rmq_sys_wheel_timer")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("half", [False, True], ids=["plain", "half"])
 @pytest.mark.parametrize("delay", DELAYS.values(), ids=DELAYS)
 def test_a_forged_target_changes_nothing(tmp_path: Path, delay: dict[str, str], half: bool) -> None:

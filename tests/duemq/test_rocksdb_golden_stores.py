@@ -15,7 +15,7 @@ from duemq.configuration.rocksdb_tables import check_tables
 from duemq_common.clock import FakeClock
 from duemq_common.errors import ConfigError
 from message_store.log.record import Record
-from message_store.queues.consume_queue import ROCKSDB_TABLES
+from message_store.queues.apache_names import ROCKSDB_TABLES
 from tests.duemq.test_newest_golden_stores import LEVELS_MS, SIZES, delivered
 from tests.support.golden_stores import ROCKSDB_VERSION, copy_golden_store, manifest_lines
 from tests.support.pop_client import PopClient, advance, rest
@@ -69,6 +69,7 @@ def wanted_counts(store: str) -> dict[str, int]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3C2")
 @pytest.mark.parametrize("store", FILES)
 def test_everything_pending_is_delivered_once_and_in_time(store: str, tmp_path: Path) -> None:

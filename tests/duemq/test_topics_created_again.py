@@ -235,6 +235,7 @@ STEPS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_while_a_topic_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -52,7 +52,7 @@ class Model:
 
     async def step(self, broker: Any, remote: BrokerClient) -> None:
         actions = [self.send, self.send, self.send, self.advance, self.pop, self.delete]
-        actions += [self.create, self.create, self.persist]
+        actions += [self.create, self.create, self.persist, self.recreate, self.recreate]
         await self.chance.choice(actions)(broker, remote)
         self.deliver()
         await self.settle(broker)
@@ -101,8 +101,10 @@ class Model:
 
     async def pop(self, broker: Any, remote: BrokerClient) -> None:
         name = self.chance.choice(TOPICS)
-        if name not in self.topics:
-            return
+        if name in self.topics:
+            await self.pop_from(name, remote)
+
+    async def pop_from(self, name: str, remote: BrokerClient) -> None:
         topic = self.topics[name]
         client = PopClient(remote, self.clock)
         for each in await client.pop(name, invisibleTime=INVISIBLE_MS):
@@ -112,15 +114,29 @@ class Model:
                 assert (await client.ack(each)).code == 0
 
     async def delete(self, broker: Any, remote: BrokerClient) -> None:
-        name = self.chance.choice(TOPICS)
+        await self.delete_one(self.chance.choice(TOPICS), remote)
+
+    async def delete_one(self, name: str, remote: BrokerClient) -> None:
         deleted = await remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
         assert deleted.code == 0
         self.topics.pop(name, None)
 
     async def create(self, broker: Any, remote: BrokerClient) -> None:
-        name = self.chance.choice(TOPICS)
+        await self.create_one(self.chance.choice(TOPICS), broker)
+
+    async def create_one(self, name: str, broker: Any) -> None:
         await broker.parts.topics.ensure(name, queues=QUEUES)
         self.topics.setdefault(name, TopicModel())
+
+    async def recreate(self, broker: Any, remote: BrokerClient) -> None:
+        """Pop from all topics, write the tables, and put messages into topics of the same names."""
+        for name in list(self.topics):
+            await self.pop_from(name, remote)
+        broker.parts.persist()
+        for name in list(self.topics):
+            await self.delete_one(name, remote)
+            await self.create_one(name, broker)
+        await self.send(broker, remote)
 
     async def persist(self, broker: Any, remote: BrokerClient) -> None:
         broker.parts.persist()

@@ -98,6 +98,7 @@ def test_the_kernel_cache_is_in_the_home_directory(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DUEMQ_KERNEL_CACHE", "~/kernels")
+    assert cache_directory() == tmp_path / "kernels"  # of a broker without a command
     assert use_writable_cache() == ""
     assert cache_directory() == tmp_path / "kernels"
     assert [path.name for path in tmp_path.iterdir()] == ["kernels"]

@@ -54,6 +54,7 @@ def opened(
     browser.resize(width)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("report", REPORTS)
 def test_reports_are_accessible_and_fit(

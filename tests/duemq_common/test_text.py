@@ -1,4 +1,4 @@
-"""Text functions: the Java hash of long texts, and its cost."""
+"""Text functions: the Java hash of long texts, and its cost; sizes and durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq_common.text import BLOCK_UNITS, java_hash
+from duemq_common.text import BLOCK_UNITS, binary_size, duration, java_hash
 from tests.support.processor_time import cost_ms
 
 
@@ -27,3 +27,26 @@ def test_the_hash_of_a_text_of_any_length(text: str, count: int) -> None:
 @pytest.mark.finding("3S7")
 def test_the_hash_of_a_long_text_is_cheap() -> None:
     assert cost_ms(lambda: java_hash("x" * (1 << 20)), enough_ms=20) <= 20
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (50 << 30, "50.0 GiB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert binary_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999.4, "999 ms"),
+        (1_000, "1 s"),
+        (59_900, "59 s"),
+        (200_000, "3 min 20 s"),
+        (90_061_000, "1 d 1 h"),
+    ],
+)
+def test_durations_have_two_units(ms: float, text: str) -> None:
+    assert duration(ms) == text

@@ -118,10 +118,16 @@ class Failures:
             "pause": self._pause,
             "hang": self._hang,
         }
+        self._next_kinds: list[str] = []
 
     async def one(self) -> None:
-        """Inject one failure of the master; wait until the group is complete again."""
-        await self.fail(await self.find_master(), self._chance.choice(list(self._ways)))
+        """Inject one failure of the master; wait until the group is complete again.
+
+        Four failures in sequence are of four kinds, in random order.
+        """
+        if not self._next_kinds:
+            self._next_kinds = self._chance.sample(list(self._ways), len(self._ways))
+        await self.fail(await self.find_master(), self._next_kinds.pop())
         async with asyncio.timeout(ROUND_S_MAX):
             await self._group.wait_in_sync()
         await asyncio.sleep(self._chance.uniform(0, 1))

@@ -67,6 +67,7 @@ def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path
         assert "cannot be synced" not in target.log
 
 
+@pytest.mark.extended
 @pytest.mark.finding("E13")
 def test_incomplete_requests_for_metrics_use_no_threads_or_descriptors(tmp_path: Path) -> None:
     with attacked(tmp_path) as target, ExitStack() as stack:

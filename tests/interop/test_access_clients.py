@@ -112,6 +112,7 @@ def _java(version: str, server: Server, home: Path) -> Client:
     return ClientSession("java", command, namesrv=server.namesrv_address, home=home)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [go, cpp])
 def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
     checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
@@ -136,6 +137,7 @@ def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
     assert set(refused) == {CREDENTIALS.access_key}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [go, cpp, extended(java_4), java_5])
 def test_a_secret_and_text_that_are_not_ascii_are_signed_in_utf_8(
     checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path

@@ -83,6 +83,7 @@ def options_of(account: tuple[str, str]) -> dict[str, object]:
     return {"access_key": account[0], "secret_key": account[1], "instance": "of-" + account[1]}
 
 
+@pytest.mark.extended
 def test_signed_clients_send_and_consume_and_others_are_refused(
     java: ClientSession, alice: tuple[str, str], request: pytest.FixtureRequest
 ) -> None:
@@ -121,6 +122,7 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
                     java.run("produce", topic=topic, send_timeout_ms=3_000, **options_of(account))
 
 
+@pytest.mark.extended
 def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: object) -> None:
     at = ("-b", checked.broker_address)
     admin("createUser", *at, "-u", "bob", "-p", "bob-secret", "-t", "Super")
@@ -140,6 +142,7 @@ def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: obj
     assert "bob" not in admin("listUser", *at)
 
 
+@pytest.mark.extended
 def test_mqadmin_copies_users_and_acls_to_another_broker(
     checked: DueMQ, alice: object, tmp_path: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_mqadmin_copies_users_and_acls_to_another_broker(
         assert "Group:g" in found
 
 
+@pytest.mark.extended
 def test_mqadmin_without_permission_changes_nothing(
     checked: DueMQ, admin: Admin, alice: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -264,6 +264,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
         yield apache, ours
 
 
+@pytest.mark.extended
 def test_every_cell_is_decided_as_apache_decides_it(servers: tuple[Server, Server]) -> None:
     users = [Credentials(f"u{number}", f"secret-{number}") for number in range(USERS)]
     requested = cells(users)

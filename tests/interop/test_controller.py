@@ -55,6 +55,7 @@ async def in_sync(first: Member, second: Member) -> None:
     assert first.service.required_ids == {1, 2}
 
 
+@pytest.mark.extended
 def test_ids_roles_and_elections(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def master_of(kind: str, home: Path) -> Server:
     return DueMQ(home, keys=keys) if kind == "duemq" else Apache(kind, home, keys=keys)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["duemq", extended("5.3.3")])
 def test_a_body_damaged_in_transit_is_copied_again(kind: str, tmp_path: Path) -> None:
     """Each damage ends the connection once; the master sends the record again."""

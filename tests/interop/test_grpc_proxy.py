@@ -248,7 +248,9 @@ def test_the_broker_checks_a_transaction_without_an_end(
 def test_a_push_consumer_retries(complete: ClientSession, server: Server, name: str) -> None:
     typed_topic(server, name, "NORMAL")
     complete.run("produce", topic=name, n=N)
-    consuming = complete.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
+    consuming = complete.start(
+        "push-consume", topic=name, group=f"g-{name}", fail_first=1, wait_ms=3 * WAIT_S * 1_000
+    )
     received = consuming.wait_for("message", N + 1, seconds=WAIT_S)
     complete.start("stop", target=consuming.id)
     failed = [event for event in received if event["action"] == "later"]
@@ -263,13 +265,15 @@ def test_a_message_that_always_fails_is_a_dead_letter(
     typed_topic(server, name, "NORMAL")
     create_group(server, group, retryMaxTimes=1)
     client.run("produce", topic=name)
-    consuming = client.start("push-consume", topic=name, group=group, fail_first=100)
+    consuming = client.start(
+        "push-consume", topic=name, group=group, fail_first=100, wait_ms=3 * WAIT_S * 1_000
+    )
+    consuming.wait_for("message", 2, seconds=WAIT_S)
     until(
         lambda: dead_letters(server, group),
         seconds=WAIT_S,
         what="the message is in the dead letter topic",
     )
-    consuming.wait_for("message", 2)  # events that the program has printed may not be read yet
     client.start("stop", target=consuming.id)
     assert len(consuming.named("message")) == 2
 
@@ -281,13 +285,20 @@ def test_a_message_that_is_never_acknowledged_is_a_dead_letter(
     typed_topic(server, name, "NORMAL")
     create_group(server, group, retryMaxTimes=1)
     client.run("produce", topic=name)
-    receiving = client.start("receive", topic=name, group=group, hold_first=100, change_ms=1_000)
+    receiving = client.start(
+        "receive",
+        topic=name,
+        group=group,
+        hold_first=100,
+        change_ms=1_000,
+        wait_ms=3 * WAIT_S * 1_000,
+    )
+    receiving.wait_for("message", 2, seconds=WAIT_S)
     until(
         lambda: dead_letters(server, group),
         seconds=WAIT_S,
         what="the message is in the dead letter topic",
     )
-    receiving.wait_for("message", 2)
     client.start("stop", target=receiving.id)
     assert [event["attempt"] for event in receiving.named("message")] == [1, 2]
 

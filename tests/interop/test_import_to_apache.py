@@ -64,6 +64,7 @@ def delivered(server: Server) -> list[ReceivedMessage]:
     return asyncio.run(read())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", [NEWEST, extended("5.3.3")])
 def test_messages_are_imported_once(version: str, tmp_path: Path) -> None:
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:

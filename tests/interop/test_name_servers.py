@@ -139,6 +139,7 @@ def test_two_masters_at_apaches_name_server_report_each_other(version: str, tmp_
         apache.stop()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", ["4.9.7", extended("5.3.3")])
 def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Path) -> None:
     async def main(apache: Apache) -> None:

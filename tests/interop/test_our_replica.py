@@ -80,6 +80,7 @@ def _end_code(server: Server, verdict: int) -> int:
     return call(server.broker_port, END_TRANSACTION, fields).code
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("version", "flush"),
     [

@@ -182,6 +182,7 @@ def test_answers_and_files_are_those_of_apache_4(servers: tuple[Server, Server])
     assert {code for code, *_ in ours} == {0, 209, 210, 211}
 
 
+@pytest.mark.extended
 def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     write_files(tmp_path)
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}

@@ -55,7 +55,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(
     scope="module",
-    params=["duemq", extended("4.9.7"), "5.3.3", extended("5.5.1")],
+    params=["duemq", extended("4.9.7"), extended("5.3.3"), extended("5.5.1")],
 )
 def peer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

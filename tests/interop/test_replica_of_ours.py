@@ -50,6 +50,7 @@ QUERY_OFFSET, COMMIT_OFFSET, CREATE_GROUP = 14, 15, 200
 TIMER_CHECK = struct.Struct(">4q")  # the last number of its value is masterTimerQueueOffset
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", [extended("4.9.7"), extended("5.3.3"), NEWEST])
 def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
     version: str, tmp_path: Path

@@ -63,6 +63,7 @@ def expressions(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--filter-expressions"))
 
 
+@pytest.mark.extended
 def test_random_filters_have_apaches_values(expressions: int, seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     cases = [

@@ -140,6 +140,7 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutualTls]:
         yield MutualTls(server, presents, verifies)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", JAVA_VERSIONS)
 def test_only_a_client_with_a_certificate_is_served(
     mutual: MutualTls, tmp_path: Path, name: str, version: str

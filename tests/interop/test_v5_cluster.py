@@ -98,6 +98,7 @@ def produce(client: ClientSession, broker: Joined, topic: str, **more: object) -
     return client.events("produce", "sent", topic=topic, namesrv=broker.grpc_address, **more)
 
 
+@pytest.mark.extended
 def test_messages_of_all_brokers_are_received_through_every_port(
     client: ClientSession, brokers: list[Joined], name: str
 ) -> None:
@@ -156,6 +157,7 @@ def test_message_groups_stay_in_order(
     ]
 
 
+@pytest.mark.extended
 def test_transactions_end_and_are_checked_at_their_brokers(
     client: ClientSession, brokers: list[Joined], name: str
 ) -> None:
@@ -180,6 +182,7 @@ def test_transactions_end_and_are_checked_at_their_brokers(
     assert bodies(received) == sorted([*kept, *(f"open-{i}" for i in range(3))])
 
 
+@pytest.mark.extended
 def test_messages_are_recalled_through_every_port(
     client: ClientSession, brokers: list[Joined], name: str
 ) -> None:

@@ -117,6 +117,7 @@ def last_record(root: Path, end: int) -> int:
 LAST_BYTES = 91 + 40 + 1 + 14  # record of put_round: head, body, topic, KEYS and TAGS
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("zeros", one_in(4, range(1, LAST_BYTES + 1)))
 def test_a_last_record_without_its_end(

@@ -35,7 +35,7 @@ from tests.support.stores import put_one
 
 NAMES = [store.name for store in STORES]
 WALKED = NAMES[:3]  # opening scans their whole log, that of the killed one from 65536 on
-EXAMPLES = settings(max_examples=25)
+EXAMPLES = settings(max_examples=12)
 noise = st.binary(min_size=1, max_size=12) | st.sampled_from([b"\0" * 40, b"\xff" * 20])
 
 

@@ -140,3 +140,35 @@ def test_a_record_that_its_queue_points_at_is_a_message(store: MessageStore) -> 
 def test_a_record_of_a_deleted_topic_is_no_message_any_more(store: MessageStore) -> None:
     remove_topic(store, "T")
     assert not store.is_queued(0)
+
+
+def test_log_offsets_are_divided_by_file(tmp_path: Path) -> None:
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        while len(store.log.files) < 5:
+            put_one(store, "T", body=bytes(1_000))
+        store.log.detach_first().erase()
+        end = store.max_offset
+        ranked = np.array([-5, 0, 4_095, 4_096, 4_097, 8_191, 12_288, end - 1, end, TOP])
+        found = [(file.base, first, last) for file, first, last in store.files_of(ranked)]
+        assert found == [(4_096, 3, 6), (12_288, 6, 7), (16_384, 7, 8)]
+        assert list(store.files_of(ranked[:0])) == []
+
+
+def test_records_of_a_file_that_is_removed_meanwhile_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal by the event loop between two steps of a thread that reads."""
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        while len(store.log.files) < 3:
+            put_one(store, "T", body=b"x" * 1_000)
+        find_file = store.log.find_file
+
+        def removing(offset: int) -> object:
+            if store.log.files[0].base == 0:
+                store.log.detach_first().erase()
+            return find_file(offset)
+
+        monkeypatch.setattr(store.log, "find_file", removing)
+        assert list(store.indexes_by_file(np.array([100, 50]))) == []
+        [(file, indexes)] = store.indexes_by_file(np.array([4_200, 100]))
+        assert (file.base, indexes.tolist()) == (4_096, [0])

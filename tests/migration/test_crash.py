@@ -65,6 +65,7 @@ def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
     assert (rig.level_pending, rig.timers.counts.total) == (0, 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("steps", list(RUNS), ids="-".join)
 def test_a_kill_after_each_step(steps: tuple[str, ...], tmp_path: Path) -> None:
     rig = opened(tmp_path)
@@ -154,6 +155,7 @@ def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
     rig.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "left"), [*product(["transfer", "return", "timers", "levels"], range(9))]
 )

@@ -42,6 +42,7 @@ async def deliver_all(bench: Bench) -> list[bytes]:
     return sorted(body for body, _ in bench.delivered())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("full", "state"), CASES)
 def test_it_waits_for_room_on_the_disk(
     full: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from tests.test_house_rules import TOP
 GROWTH_MAX = 4 * COUNT  # bytes: less than one number for each message
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("load", LOADS)
 def test_memory_does_not_grow_with_the_number_of_pending_messages(
     load: str, tmp_path: Path

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
-from recurring_schedules.definition import Definition, InvalidDefinition, check
-from recurring_schedules.occurrences import check_fires, due_ms_of, next_after
+from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, check
+from recurring_schedules.occurrences import (
+    PARSE_WORK,
+    SEARCHED_DAYS,
+    STEP_WORK,
+    StepWork,
+    _matches,
+    _unrestricted,
+    check_fires,
+    due_ms_of,
+    first_time,
+    next_after,
+    search_after,
+)
+
+SATURDAY_MS = 1_767_398_400_000  # 2026-01-03T00:00Z
 
 # Zone, and days with a change of the offset within two days after them.
 CHANGES = [
@@ -67,6 +84,7 @@ def naive_fixed(expression: str, zone: ZoneInfo, start: datetime, days: int) -> 
     return sorted({when for wall, when in first_times.items() if matching(expression, wall)})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("zone_name", "day"), CHANGES)
 @pytest.mark.parametrize("expression", FIXED + REAL_TIME)
 def test_changes_of_the_offset(expression: str, zone_name: str, day: str) -> None:
@@ -116,6 +134,7 @@ RULES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("zone_name", "day"), CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 0 * * *", "45 1 * * *; 15 0,2,3 * * *"])
 def test_calendar_intervals_and_several_expressions_at_changes(
@@ -143,6 +162,7 @@ def test_calendar_intervals_and_several_expressions_at_changes(
     assert times == sorted(expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("values", "after_ms", "expected"), RULES)
 def test_the_next_time(values: dict[str, object], after_ms: int, expected: str | None) -> None:
     planned_ms = next_after(Definition(name="s", topic="T", **values), after_ms)
@@ -201,3 +221,108 @@ def test_what_cannot_be_a_schedule(values: dict[str, object], text: str) -> None
     definition = Definition(**({"name": "s", "topic": "T"} | values))
     with pytest.raises(InvalidDefinition, match=text):
         check_all(definition)
+
+
+EXCLUSIONS = [
+    "* * * * SAT,SUN",
+    "*/7 9-17 * * *",
+    "0 0 13 * FRI",  # either day matches
+    "30 2 29 2 *",
+    "0 0 * 2 1#5",
+    "15,45 * * * * *",
+    "0 0 L * *",
+    "0 0 LW * *",
+    "0 0 * * 5L",
+    "@weekly",
+    "2026-03-28",
+]
+
+
+def naively_excluded(expression: str, when: datetime) -> bool:
+    """Search for the time, as for that of an occurrence."""
+    if expression[0] == "2":
+        return when.date().isoformat() == expression
+    text = ALIASES.get(expression, expression)
+    local = when.replace(tzinfo=UTC)
+    if len(text.split()) == 5:
+        local = local.replace(second=0)
+    return next(CronSim(text, local - timedelta(seconds=1)), None) == local
+
+
+@pytest.mark.parametrize("zone_name", ["UTC", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("expression", EXCLUSIONS)
+def test_exclusions_compare_the_fields_of_the_local_time(expression: str, zone_name: str) -> None:
+    zone, start = ZoneInfo(zone_name), datetime(2026, 1, 28, tzinfo=UTC)
+    times = [start + timedelta(hours=11, seconds=15) * number for number in range(120)]
+    times += [datetime(2026, 2, day, tzinfo=zone) for day in range(1, 29)]
+    times.append(datetime(2044, 2, 29, tzinfo=zone))
+    for when in times:
+        local = when.astimezone(zone)
+        assert _matches(expression, local) == naively_excluded(expression, local), local
+
+
+def test_rare_exclusions_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search of such an expression takes milliseconds, and a definition has 1,000 of them."""
+    definition = Definition(name="s", topic="T", every_ms=1_000, exclude=("0 0 * 2 1#5",) * 1_000)
+    searches: list[object] = []
+    monkeypatch.setattr(CronSim, "__next__", searches.append)
+    assert next_after(definition, 0) == 1_000
+    assert searches == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expressions"),
+    [
+        ({"every_ms": 1_000, "exclude": ("0 0 * 2 1#5",) * 999 + ("* * * * * *",)}, 1_000),
+        ({"cron": ";".join(["* * * * * *"] * 20), "exclude": ("* * * * * *",)}, 20),
+        ({"cron": "* * * * * *;0 0 * 2 1#5", "exclude": ("* * * * * *",)}, 2_000),
+        ({"cron": "0 0 * 2 1#5", "every_days": 3_659}, 2_000),
+    ],
+)
+def test_a_search_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, object], expressions: int
+) -> None:
+    """A client could block all deliveries for hours by one definition.
+
+    Args:
+        expressions: Work of one step, at least.
+    """
+    steps: list[int] = []
+
+    def search(definition: Definition, after_ms: int) -> Iterator[tuple[int | None, int]]:
+        steps.append(after_ms)
+        return _unrestricted(definition, after_ms)
+
+    monkeypatch.setattr("recurring_schedules.occurrences.WORK_MAX", 20_000)
+    monkeypatch.setattr("recurring_schedules.occurrences._unrestricted", search)
+    definition = Definition(name="s", topic="T", **values)
+    with pytest.raises(InvalidDefinition, match="it never fires"):
+        check_fires(definition, 1_767_571_200_000)
+    assert len(steps) <= 20_000 // expressions + 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cron": "* * * * *", "exclude": ("* * * * 6", "* * * * 0")},
+        {"cron": ";".join(["0 0 * 2 1#5"] * 20)},
+        {"every_ms": 1_000, "exclude": ("* * * * * *",) * 1_000},
+    ],
+    ids=["a weekend", "a rare date", "many exclusions"],
+)
+def test_a_search_has_steps_of_bounded_work(values: dict[str, Any]) -> None:
+    """A search over a weekend took 0.1 s, others 0.4 s, during which nothing was delivered."""
+    definition, step = Definition(name="s", topic="T", **values), StepWork()
+    units = [step.units for _ in search_after(definition, SATURDAY_MS, step)]
+    assert len(units) > 10
+    assert max(units) <= STEP_WORK + max(SEARCHED_DAYS, 1_000) + PARSE_WORK
+
+
+def test_the_exclusions_of_a_new_schedule_are_parsed_in_steps() -> None:
+    definition = Definition(
+        name="s",
+        topic="T",
+        every_ms=1_000,
+        exclude=tuple(f"{n % 60} 0 1 1 *" for n in range(1_000)),
+    )
+    assert len(list(first_time(definition, SATURDAY_MS, StepWork()))) >= 1_000 * PARSE_WORK / 5_000

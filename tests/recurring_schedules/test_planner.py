@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from delayed_delivery.steps import at_once
 from duemq_common.clock import Signal
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
@@ -13,7 +15,7 @@ from message_store.log.batch import PutBatch
 from recurring_schedules import journal, planner
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import PAUSED
-from recurring_schedules.occurrences import due_ms_of
+from recurring_schedules.occurrences import StepWork, due_ms_of
 from recurring_schedules.planner import TURN_OCCURRENCES, Planner
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
 
@@ -148,7 +150,82 @@ def test_pauses_of_many_schedules_are_one_line_with_their_number(
     assert lines[1].startswith("39 more schedules are paused; the last one is ")
 
 
+WEEKENDS = ("* * * * 6", "* * * * 0")
+FRIDAY_MS = MONDAY_MS + 5 * 86_400_000 - 60_000  # 23:59, before 2,880 excluded minutes
+
+
+def test_a_long_search_is_continued_in_later_turns(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search over a weekend takes 0.1 s; the other schedule is planned meanwhile."""
+    monkeypatch.setattr("recurring_schedules.occurrences.STEP_WORK", 500)
+    rig.clock.set_ms(FRIDAY_MS - 120_000)
+    rig.open()
+    rig.create("working-days", cron="* * * * *", exclude=WEEKENDS)
+    rig.create("other", every_ms=1_000)
+    works = count_works(rig, monkeypatch)
+    rig.run_to(FRIDAY_MS + 10_000)
+    assert max(works) <= 2 * (500 + 100)
+    assert len(works) > 2_880 * 33 / 1_000
+    assert rig.planned("working-days") == [FRIDAY_MS - 60_000, FRIDAY_MS]
+    assert [at_ms - planned_ms for planned_ms, at_ms in rig.occurrences("other")][-9:] == [0] * 9
+    row = rig.table.rows[rig.table.find("working-days")]
+    assert row["planned_ms"] == FRIDAY_MS + 60_000 + 2 * 86_400_000
+
+
+@pytest.mark.parametrize("action", ["pause", "delete"])
+def test_a_schedule_that_changes_during_a_search_has_no_occurrence(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr("recurring_schedules.occurrences.STEP_WORK", 500)
+    rig.clock.set_ms(FRIDAY_MS - 120_000)
+    rig.open()
+    rig.create(cron="* * * * *", exclude=WEEKENDS)
+    rig.clock.set_ms(FRIDAY_MS - 60_000)
+    rig.work()
+    for _ in range(5):
+        assert rig.planner.turn(rig.clock.now_ms())
+    rig.call(action, "s")
+    rig.run_to(FRIDAY_MS + 60_000)
+    assert rig.planned() == [FRIDAY_MS - 60_000]
+    assert not rig.planner.turn(rig.clock.now_ms())
+
+
+class CountedWork(StepWork):
+    """Work of a step, and the work since `total` was set."""
+
+    def __init__(self) -> None:
+        self._units = self.total = 0
+
+    @property
+    def units(self) -> int:
+        return self._units
+
+    @units.setter
+    def units(self, units: int) -> None:
+        self.total += max(units - self._units, 0)
+        self._units = units
+
+
+def count_works(rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the work of the searches of each turn."""
+    work, works = CountedWork(), list[int]()
+    monkeypatch.setattr(planner, "StepWork", lambda: work)
+    rig.planner = Planner(rig.store, rig.table, rig.clock, [rig.hook])
+    turn = rig.planner.turn
+
+    def one_turn(now_ms: int, slots: Sequence[int] | None = None) -> bool:
+        work.total = 0
+        is_more = turn(now_ms, slots)
+        works.append(work.total)
+        return is_more
+
+    monkeypatch.setattr(rig.planner, "turn", one_turn)
+    return works
+
+
 def store_definition(rig: ScheduleRig, definition: Definition) -> None:
     """Create a schedule as a message does, without its first occurrence."""
     now_ms = rig.clock.now_ms()
-    journal.append(rig.store, rig.requests.record_of(definition, now_ms), now_ms)
+    record = at_once(rig.requests.record_of(definition, now_ms, StepWork()))
+    journal.append(rig.store, record, now_ms)

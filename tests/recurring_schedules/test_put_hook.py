@@ -193,3 +193,18 @@ def test_a_client_batch_creates_no_schedule(rig: ScheduleRig) -> None:
     ScheduleHook(rig.store.topics, lambda: rig.requests)(batch, rig.clock.now_ms())
     assert batch.rows["status"][:2].tolist() == [13, 0]  # the put path refuses the others
     assert "not in a batch" in batch.remarks[0]
+
+
+def test_a_definition_with_a_long_search_needs_a_request_of_its_own(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of 0.4 s for each message of a turn would stop all deliveries."""
+    monkeypatch.setattr("recurring_schedules.occurrences.STEP_WORK", 100)
+    monkeypatch.setattr("recurring_schedules.put_hook.TURN_WORK", 1_000)
+    long = CRON | {"DUEMQ_SCHEDULE_EXCLUDE": "* 0 * * *;* 1 * * *"}
+    batch = put(rig, CRON | {"DUEMQ_SCHEDULE_NAME": "t"}, long, CRON)
+    assert batch.rows["status"][:3].tolist() == [0, 13, 2]
+    assert "takes too long for a send" in batch.remarks[1]
+    assert "send it again" in batch.remarks[2]
+    assert put(rig, CRON).rows["status"][0] == 0
+    assert len(rig.table) == 2

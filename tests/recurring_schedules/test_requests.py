@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from delayed_delivery.pending import Decided, HitQuery, PendingPiece, Verdict
+from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
-from recurring_schedules.requests import ScheduleRequests
+from duemq_common.request import Request
+from recurring_schedules import journal
+from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
+from recurring_schedules.definition import Definition
+from recurring_schedules.journal import DELETED, ScheduleRecord
+from recurring_schedules.requests import RETRY_MS, ScheduleRequests
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
+from tests.support.inline_loop import run_inline
+from timer_store.pending.lookup import PendingTimers
 
 
 class Killed(Exception):
@@ -110,6 +124,34 @@ def test_trigger_and_backfill(opened: ScheduleRig) -> None:
         opened.call("backfill", "s", from_ms=0, until_ms=MONDAY_MS)
 
 
+@pytest.mark.parametrize("change", ["none", "deleted", "created again"])
+def test_other_work_runs_during_a_backfill(opened: ScheduleRig, change: str) -> None:
+    """A search for the next time may take long, and a backfill has up to 10,000."""
+    opened.create(every_ms=3_600_000)
+    fields = {"action": "backfill", "name": "s", "topic": "T"}
+    fields |= {"from_ms": str(MONDAY_MS - 86_400_000), "until_ms": str(MONDAY_MS)}
+
+    async def main() -> int:
+        work = opened.requests.handle(Request(RequestCode.CHANGE_SCHEDULE, fields))
+        task, turns = asyncio.create_task(work), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == 5 and change != "none":
+                opened.table.apply(replace(opened.table.record(opened.store, 0), state=DELETED), 0)
+            if turns == 5 and change == "created again":
+                definition = Definition(name="s", topic="T", every_ms=1_000)
+                journal.append(opened.store, ScheduleRecord(definition=definition), MONDAY_MS)
+        await task
+        return turns
+
+    if change == "none":
+        assert asyncio.run(main()) >= 24
+    else:
+        with pytest.raises(RequestError, match=r"no schedule|created again"):
+            asyncio.run(main())
+
+
 def test_the_pending_occurrence_of_a_deleted_topic_is_in_quarantine(opened: ScheduleRig) -> None:
     opened.create(every_ms=10_000)
     opened.store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
@@ -139,3 +181,127 @@ def test_refused_requests(
 def test_topics_that_cannot_be_sent_to(opened: ScheduleRig, topic: str) -> None:
     with pytest.raises(RequestError, match=r"does not exist|belongs to the broker"):
         opened.create(every_ms=10_000, topic=topic)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Refuse the records that cancel timers."""
+    decided = Decided(np.array([Verdict.REFUSED], np.int8), {0: "the disk is full"})
+    with patch.object(PendingTimers, "cancel", return_value=decided):
+        yield
+
+
+@pytest.mark.parametrize("action", ["pause", "delete"])
+def test_a_promoted_replica_repeats_a_cancellation(opened: ScheduleRig, action: str) -> None:
+    """Its checkpoint is after the record of the pause, which the master did not survive."""
+    opened.create(every_ms=10_000)
+    table = load_table(opened.store)
+    follower = ScheduleCheckpoints(opened.store, table, opened.clock, follows=True)
+    with patch.object(ScheduleRequests, "_cancel", side_effect=Killed), pytest.raises(Killed):
+        opened.call(action, "s")
+    run_inline(follower.persist())
+    opened.kill()
+    opened.open()
+    opened.run_to(MONDAY_MS + 60_000)
+    assert opened.planned() == []
+
+
+def test_a_start_with_a_full_disk_cancels_an_occurrence_later(opened: ScheduleRig) -> None:
+    opened.create(every_ms=10_000)
+    with full_disk():
+        kill_before_the_cancellation(opened, "pause")
+    run_inline(opened.requests.finish_withdrawals())
+    opened.run_to(MONDAY_MS + 60_000)
+    assert opened.planned() == []
+
+
+def test_a_schedule_continues_once_its_occurrence_is_cancelled(opened: ScheduleRig) -> None:
+    """Otherwise the occurrence would be delivered twice after a resume."""
+    opened.create(every_ms=10_000)
+    with full_disk():
+        for action in ("pause", "pause", "resume"):
+            with pytest.raises(RequestError, match="occurrence of schedule s stays pending"):
+                opened.call(action, "s")
+    opened.call("resume", "s")
+    opened.run_to(MONDAY_MS + 20_000)
+    assert opened.planned() == [MONDAY_MS + 10_000, MONDAY_MS + 20_000]
+
+
+def test_a_refused_cancellation_is_repeated(opened: ScheduleRig) -> None:
+    opened.create(every_ms=10_000)
+    with full_disk(), pytest.raises(RequestError, match="the disk is full"):
+        opened.call("delete", "s")
+    asyncio.run(_repeat(opened))
+    opened.run_to(MONDAY_MS + 60_000)
+    assert opened.planned() == []
+
+
+async def _repeat(rig: ScheduleRig) -> None:
+    task = asyncio.create_task(rig.requests.run())
+    for _ in range(20):
+        rig.clock.advance(RETRY_MS // 10)
+        await asyncio.sleep(0)
+    rig.requests.stop()
+    await task
+
+
+def test_schedules_need_no_key_index(rig: ScheduleRig) -> None:
+    rig.store_changes = {"index_enable": False}
+    rig.open()
+    rig.create("ended", every_ms=10_000, end_ms=MONDAY_MS + 15_000)
+    rig.create("paused", every_ms=100_000)
+    rig.run_to(MONDAY_MS + 35_000)
+    rig.call("pause", "paused")
+    rig.kill()
+    rig.open()
+    for name in ("ended", "paused"):
+        rig.call("delete", name)
+    assert rig.planned("ended") == [MONDAY_MS + 10_000]
+    assert len(rig.table) == 0
+
+
+@pytest.mark.parametrize("action", ["pause", "delete"])
+def test_a_moved_occurrence_is_cancelled_without_key_index(rig: ScheduleRig, action: str) -> None:
+    """The move makes another record, which the schedule does not know."""
+    rig.store_changes = {"index_enable": False}
+    rig.open()
+    rig.create("s", every_ms=100_000)
+    rig.create("other", every_ms=100_000)
+    offset = int(rig.table.rows["pending"][rig.table.find("s")])
+    due_ms = np.array([rig.clock.now_ms() + 200_000])
+    assert (rig.timers.decisions.move(np.array([offset]), due_ms).verdicts == Verdict.DONE).all()
+    rig.call(action, "s")
+    rig.run_to(rig.clock.now_ms() + 250_000)
+    assert (rig.planned("s"), len(rig.planned("other"))) == ([], 2)
+
+
+def test_an_occurrence_moved_during_the_search_without_key_index_is_cancelled(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves from a slot that the search has not reached to one that it has passed."""
+    rig.store_changes = {"index_enable": False}
+    rig.open()
+    rig.create("s", every_ms=300_000)
+    rig.create("other", every_ms=100_000)
+    first, other = (int(rig.table.rows["pending"][rig.table.find(name)]) for name in ("s", "other"))
+    search, pieces = PendingTimers.search, list[PendingPiece]()
+
+    def move(offset: int, delay_ms: int) -> None:
+        due_ms = np.array([rig.clock.now_ms() + delay_ms])
+        decided = rig.timers.decisions.move(np.array([offset]), due_ms)
+        assert (decided.verdicts == Verdict.DONE).all()
+
+    def search_of_one(self: PendingTimers, query: HitQuery, cursor: str) -> PendingPiece:
+        pieces.append(search(self, replace(query, count_max=1), cursor))
+        if len(pieces) == 1:
+            assert pieces[0].offsets.tolist() == [other]
+            [copy] = set(search(self, query, "").offsets.tolist()) - {other}
+            move(copy, 20_000)
+        return pieces[-1]
+
+    move(first, 200_000)
+    monkeypatch.setattr(PendingTimers, "search", search_of_one)
+    rig.call("pause", "s")
+    assert len(pieces) > 1
+    rig.run_to(rig.clock.now_ms() + 250_000)
+    assert rig.planned("s") == []

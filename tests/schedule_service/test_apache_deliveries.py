@@ -51,6 +51,7 @@ async def everything_once(root: Path, clock: FakeClock) -> None:
         assert Counter(rig.bodies()) == expected | later
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D4")
 @pytest.mark.parametrize(
     "offsets",
@@ -120,6 +121,7 @@ def test_a_true_offset_is_proved_by_one_short_scan(
     asyncio.run(steps())
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3D4")
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("change", [-2, 2, HUGE], ids=["behind", "ahead", "huge"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,29 @@ def test_against_a_list(steps: list[tuple[int, int]]) -> None:
         assert cursor.first_undelivered == (waiting[0] if waiting else len(due))
         ahead = {n for low, high in cursor.delivered_ahead() for n in range(low, high)}
         assert ahead == {n for n in done if waiting and n > waiting[0]}
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=5),
+    settled=st.sets(st.integers(0, 40), max_size=9),
+)
+def test_many_units_are_pending_as_each_alone(
+    ranges: list[tuple[int, int]], settled: set[int]
+) -> None:
+    end, undelivered = 0, []
+    for gap, size in ranges:
+        undelivered += [(end + gap, end + gap + size)] if size else []
+        end += gap + size
+    cursor = cursor_of(1, undelivered, end)
+    pending = {unit for first, stop in undelivered for unit in range(first, stop)}
+    cursor.settle_all(np.array(sorted(settled & pending), np.int64))
+    pending -= settled
+    units = np.arange(-1, 50)
+    assert cursor.are_pending(units).tolist() == [unit in pending for unit in units.tolist()]
+    assert [cursor.is_pending(unit) for unit in units.tolist()] == [
+        unit in pending for unit in units.tolist()
+    ]
+    assert cursor.pending == len(pending)
+    ranges_of_settled = cursor.settled_ranges()
+    assert {u for first, stop in ranges_of_settled for u in range(first, stop)} == cursor.settled
+    assert all(left[1] < right[0] for left, right in pairwise(ranges_of_settled))

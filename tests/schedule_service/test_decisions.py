@@ -35,6 +35,7 @@ def delay_forever(batch: Any, now_ms: int) -> None:
     batch.filled["topic_index"] += 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["none", "close", "crash", "persist crash"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
 @pytest.mark.parametrize("step", [1, 3])
@@ -220,5 +221,24 @@ def test_the_promised_time_of_a_record_is_that_of_its_unit(
             no_units = rig.store.units("T", 0, 0, 0)
             monkeypatch.setattr(rig.store, "units", lambda *where: no_units)
             assert port.promised(offsets).tolist() == [-1, -1, -1]
+
+    asyncio.run(steps())
+
+
+def test_decisions_come_after_messages_that_can_be_delivered_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
+        async with level_service(tmp_path) as rig:
+            rig.send(1)
+            port, due_ms = rig.plugin.pending_messages(), rig.clock.now_ms() + 1_000
+            woken = list[bool]()
+            with monkeypatch.context() as patch:
+                patch.setattr(rig.service, "wake", lambda: woken.append(True))
+                assert [port.wake_due(due_ms - 1), len(woken)] == [False, 0]
+                assert [port.wake_due(due_ms), len(woken)] == [True, 1]
+            await rig.advance(1_000)
+            assert len(rig.bodies()) == 1
+            assert not port.wake_due(due_ms)
 
     asyncio.run(steps())

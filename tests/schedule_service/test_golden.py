@@ -53,6 +53,7 @@ def make_early(root: Path, now_ms: int) -> int:
     return count
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("changed", ["", pytest.param("early", id="a bit of due times is changed")])
 @pytest.mark.parametrize("name", STORES)
 def test_pending_messages_are_delivered_on_time(name: str, changed: str, tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_delivery.kernels.texts import DecisionOutput
+from delayed_delivery.quarantine import origin_of
 from delayed_delivery.redirected import NoTarget
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
@@ -378,3 +382,91 @@ def test_legal_and_illegal_due_times(codes: list[int]) -> None:
     out = np.zeros(len(codes), np.int64)
     hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
     assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)
+
+
+# -- cancels --------------------------------------------------------------------------------------
+
+
+def naive_cancel(properties: dict[str, str], level: int) -> dict[str, str]:
+    kept = {name: properties[name] for name in ("UNIQ_KEY", "KEYS") if properties.get(name)}
+    topic = properties.get("REAL_TOPIC", "")
+    return kept | {
+        "DUEMQ_DECISION": "cancelled",
+        "DUEMQ_TOPIC": topic,
+        "DUEMQ_LEVEL": str(level),
+    }
+
+
+CANCELLED = st.lists(
+    st.tuples(
+        st.integers(1, 18),
+        st.binary(max_size=40),
+        st.dictionaries(
+            st.sampled_from(("UNIQ_KEY", "KEYS", "KEYSX", "TAGS", "REAL_QID", "UNIQ")),
+            st.text("aé€😀 :-", min_size=1, max_size=12),
+        ),
+        st.sampled_from((0, layout.SYS_BORN_IPV6, 1, 4)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages=CANCELLED, damaged=st.sets(st.integers(0, 5), max_size=2))
+def test_cancels(messages: list[tuple[int, bytes, dict[str, str], int]], damaged: set[int]) -> None:
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        sent, made = PutBatch(8), PutBatch(8)
+        for level, body, properties, sys_flag in messages:
+            host = (b"\x7f\0\0\1" if sys_flag != layout.SYS_BORN_IPV6 else bytes(15) + b"\1", 77)
+            sent.add(
+                topic_index=store.topics.add(SCHEDULE_TOPIC),
+                queue_id=level - 1,
+                body=body,
+                properties=encode_properties({"REAL_TOPIC": "T"} | properties),
+                born_ms=5,
+                born_host=host,
+                store_host=(b"\x7f\0\0\1", 10_911),
+                sys_flag=sys_flag,
+                flag=9,
+                reconsume_times=3,
+            )
+        sent.trusted = made.trusted = True
+        store.put(sent)
+        offsets = np.append(sent.filled["phys_offset"], [1 << 40, int(store.max_offset)])
+        made.count = offsets.size
+        made.filled["status"] = 1
+        body_pos = made.stage(b"0")
+        made.reserve(0, 4_096)
+        free_pos = np.array([made.staging_len], np.int64)
+        context = kernels.CancelContext(store.topics.add("D"), 1_234, body_pos)
+        output, frames = DecisionOutput(made.rows, made.staging, free_pos), one_frame()
+        [file] = store.log_files
+        order = np.arange(offsets.size)[::-1].copy()
+        span = store.written_span(file)
+        damaged = {index for index in damaged if index < len(messages) and messages[index][1]}
+        for index in damaged:
+            long_host = messages[index][3] == layout.SYS_BORN_IPV6
+            position = int(offsets[index]) + (100 if long_host else 88)  # of the body
+            with file.path.open("r+b") as data:
+                data.seek(position)
+                data.write(bytes([messages[index][1][0] ^ 1]))
+        kernels.make_cancels(file.data, span, order, offsets, context, frames, output)
+        skipped = [int(index in damaged) for index in range(len(messages))]
+        assert made.filled["status"].tolist() == [*skipped, 1, 1]
+        store.put(made)
+        for index, (level, _, properties, _) in enumerate(messages):
+            if index in damaged:
+                continue
+            source = store.read_record(int(offsets[index]))
+            record = store.read_record(int(made.rows[index]["phys_offset"]))
+            assert record.properties == naive_cancel({"REAL_TOPIC": "T"} | properties, level)
+            assert (record.topic, record.body, record.born_ms) == ("D", b"0", 1_234)
+            assert (record.born_host, record.store_host) == (source.born_host, source.store_host)
+            assert record.prepared_offset == origin_of(source.phys_offset)
+            assert (record.flag, record.reconsume_times, record.queue_id) == (0, 0, 0)
+            assert record.sys_flag == source.sys_flag & layout.SYS_BORN_IPV6
+
+
+def one_frame() -> npt.NDArray[Any]:
+    return np.zeros(1, layout.SCANNED)

@@ -61,6 +61,7 @@ def test_unreadable_messages_are_quarantined_and_others_delivered(
     asyncio.run(steps())
 
 
+@pytest.mark.extended
 @pytest.mark.finding("E7")
 def test_a_temporary_error_quarantines_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Cleanup after each simulation, while its warnings are expected."""
+"""Simulations: a seed repeats a run; cleanup after each, while its warnings are expected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+
+from delayed_delivery import steps
+
+
+@pytest.fixture(autouse=True)
+def constant_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the number of steps in a turn not depend on the processor."""
+    monkeypatch.setattr(steps, "thread_processor_s", lambda: 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -126,6 +126,8 @@ class PopLog:
             found.places[record.topic, record.queue_id, record.queue_offset] = record.phys_offset
             if record.topic.startswith(RETRY_PREFIX) and record.prepared_offset > 0:
                 found.copies[record.prepared_offset].append(record.phys_offset)
+            if "TIMER_DEL_UNIQKEY" in record.properties:  # of a pop ahead of the clock, fired
+                continue
             real = record.properties.get("REAL_TOPIC") if record.topic == TIMER_TOPIC else None
             direct = record.topic == REVIVE_TOPIC and record.prepared_offset >= 0
             if real == REVIVE_TOPIC or direct:

@@ -45,5 +45,6 @@ def test_group(group_seed: int, seed: int, first: Outcome, tmp_path: Path) -> No
     check(first if group_seed == seed else run_group(tmp_path, group_seed))
 
 
+@pytest.mark.extended
 def test_runs_of_one_seed_are_identical(seed: int, first: Outcome, tmp_path: Path) -> None:
     assert run_group(tmp_path, seed).digest == first.digest

@@ -15,6 +15,7 @@ pytestmark = KILLED
 ALONE_US = 60 * SECOND
 
 
+@pytest.mark.extended
 @pytest.mark.finding("3D8")
 def test_an_old_copy_is_not_elected_and_copies_the_log(tmp_path: Path) -> None:
     (tmp_path / "rig").mkdir()

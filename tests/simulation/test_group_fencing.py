@@ -101,6 +101,7 @@ def test_a_former_master_acknowledges_nothing(is_alone: bool, tmp_path: Path) ->
     assert afterwards == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("is_alone", "is_fenced"), [(False, True), (True, False)])
 def test_without_the_lease_the_set_fences(
     is_alone: bool, is_fenced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

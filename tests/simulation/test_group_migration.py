@@ -162,6 +162,7 @@ def copied_back(store: Any) -> list[int]:
     return [each.phys_offset for each in records if each.prepared_offset < 0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "action"),
     [

@@ -27,6 +27,7 @@ LOSE_PAGES = bool(os.environ.get("SIMULATION_PAGES"))
 STEPS = 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_simulation(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)

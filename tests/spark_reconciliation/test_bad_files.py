@@ -148,6 +148,7 @@ def torn(name: str) -> Damage:
     return do
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("damage", "place"),
     [
@@ -206,6 +207,7 @@ def test_the_first_file_of_the_timer_log_is_missing(store: Path, broker: str) ->
 READ = ["timerwheel", LOG, CHECK, "config/delayOffset.json", "config/consumerOffset.json"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", READ)
 def test_a_file_without_permission(
     intact: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -228,6 +230,7 @@ def test_a_file_without_permission(
 FOLDERS = ["timerlog", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_directory_without_permission(
     intact: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -287,6 +290,7 @@ def test_illegal_file_names_are_shown_as_bytes(table: str, tmp_path: Path) -> No
         assert {row["file"] for row in rows} == {"commitlog/\\xffone"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", ["zeros", "no-byte", "no-file"])
 def test_a_log_without_its_end(tmp_path: Path, damage: str) -> None:
     rig = TimerRig(tmp_path).open()

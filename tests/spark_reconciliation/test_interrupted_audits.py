@@ -71,6 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plant(tmp_path_factory.mktemp("planted") / "store", plain=3_000).root
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", ["rows", "report.html"])
 def test_a_killed_audit_leaves_no_result(store: Path, tmp_path: Path, place: str) -> None:
     out, report, ledger = tmp_path / "out", tmp_path / "report.html", tmp_path / "ledger"
@@ -88,6 +89,7 @@ def test_a_killed_audit_leaves_no_result(store: Path, tmp_path: Path, place: str
     assert history.returncode != 0 or json.loads(history.stdout) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "kilobytes", "left"),
     [
@@ -112,6 +114,7 @@ def test_a_full_disk_at_the_output(
     assert len(done.stdout.splitlines()) == left, done.stdout
 
 
+@pytest.mark.extended
 def test_a_full_disk_for_temporary_files(tmp_path: Path) -> None:
     disk, broker = tmp_path / "disk", BusyBroker(tmp_path / "store")
     disk.mkdir()

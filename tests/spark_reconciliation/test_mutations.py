@@ -164,6 +164,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("rule", rules if every else [RULE_IN_CI])
 
 
+@pytest.mark.sampled
 def test_a_dropped_condition_is_detected(
     mutation: str, stores: tuple[Any, dict[tuple[str, int], str]]
 ) -> None:

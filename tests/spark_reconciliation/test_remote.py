@@ -62,6 +62,7 @@ def of(path: object, table: str) -> list[dict[str, Any]]:
     return read_rows(path, table, *names, partitionBytes="20000")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "table", [name if name in ("messages", "findings") else extended(name) for name in TABLES]
 )
@@ -78,6 +79,7 @@ def test_appended_objects_are_found(system: Any) -> None:
     assert [e.size for e in Root(URL).files("more")] == [1, 2]
 
 
+@pytest.mark.extended
 def test_a_removed_object_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     list_files, listed = Root.files, list[str]()
 

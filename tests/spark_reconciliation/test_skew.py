@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,40 @@ from tests.support.written_logs import BLANK, HOST, START_MS
 
 __all__ = ["home"]
 MESSAGES, TASKS = 40_000, 8
+TOPICS = ("large",) * 90 + tuple(f"small{number}" for number in range(10))
+PART_BYTES = 1 << 20
+SMALL_PARTS = f"""
+import sys
+from spark_reconciliation.spark import read
+from spark_reconciliation.submit import main
+read.PARTITION_BYTES = {PART_BYTES}
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""Program whose driver plans parts as of a log that is 64 times as large."""
 FILES, FILE_BYTES = 100_000, 4_096
 LEVEL = 18  # 2 h
 Stages = dict[int, list[int]]
-"""Numbers of records of the tasks, by stage."""
+"""Numbers of records, or of bytes, of the tasks, by stage."""
 
 
-def submit(master: str, store: Path, *more: str) -> tuple[str, ...]:
-    program = (str(clusters.HOME / "bin" / "spark-submit"), "--master", master)
-    return (*program, *clusters.SMALL, *more, PROGRAM, str(store), "--ledger", "none")
+def submit(
+    master: str, store: Path, *more: str, program: str = PROGRAM, options: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    submitted = (str(clusters.HOME / "bin" / "spark-submit"), "--master", master)
+    words = (*submitted, *clusters.SMALL, *more)
+    return (*words, program, str(store), "--ledger", "none", *options)
+
+
+def logging_to(events: Path) -> list[str]:
+    """Return the options that write an event log, with TASKS partitions of a shuffle."""
+    events.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.sql.shuffle.partitions": str(TASKS),
+    }
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
 
 
 def events_of(folder: Path) -> Iterator[dict[str, Any]]:
@@ -40,14 +65,40 @@ def events_of(folder: Path) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, path.read_text().splitlines())
 
 
-def exchanged_records(folder: Path) -> Stages:
-    """Return the numbers of records that tasks got from tasks of earlier stages."""
+def of_tasks(folder: Path, number_of: Callable[[dict[str, Any]], int]) -> Stages:
     stages: Stages = defaultdict(list)
     for event in events_of(folder):
         if event["Event"] == "SparkListenerTaskEnd":
-            metrics = event["Task Metrics"]["Shuffle Read Metrics"]
-            stages[event["Stage ID"]].append(metrics["Total Records Read"])
+            stages[event["Stage ID"]].append(number_of(event))
     return stages
+
+
+def exchanged_records(task: dict[str, Any]) -> int:
+    """Return the number of records that a task got from tasks of earlier stages."""
+    return int(task["Task Metrics"]["Shuffle Read Metrics"]["Total Records Read"])
+
+
+def written_records(task: dict[str, Any]) -> int:
+    """Return the number of rows that a task wrote into files."""
+    return int(task["Task Metrics"]["Output Metrics"]["Records Written"])
+
+
+def scanned_bytes(task: dict[str, Any]) -> int:
+    """Return the bytes of the rows that a task read from the log: all of a task's Python rows if
+    it got none from other tasks."""
+    if exchanged_records(task):
+        return 0
+    metrics = task["Task Info"]["Accumulables"]
+    name = "data returned from Python workers"
+    return sum(int(one["Update"]) for one in metrics if one.get("Name") == name)
+
+
+def fair(stages: Stages, least: int) -> bool:
+    """Return whether there are stages with `least` in all, whose tasks have fair parts of it."""
+    large = [got for got in stages.values() if sum(got) >= least]
+    return bool(large) and all(
+        len(got) >= TASKS and max(got) <= 2 * sum(got) / TASKS for got in large
+    )
 
 
 @pytest.mark.extended
@@ -58,21 +109,34 @@ def test_no_task_gets_most_of_a_topic(home: Path) -> None:
     Tasks that read the log get pieces of the same number of bytes, whatever their topics.
     """
     events, store = home / "events", home / "store"
-    events.mkdir()
-    fill_late(store, MESSAGES)
-    settings = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.sql.shuffle.partitions": str(TASKS),
-    }
-    more = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    fill_late(store, MESSAGES, TOPICS)
+    more = logging_to(events)
     with clusters.cluster(home, workers=2) as master:
         ran = clusters.run(home, *submit(master, store, *more))
     assert json.loads(ran.stdout.splitlines()[-1])["verdicts"] == {"late": MESSAGES}, ran.stderr
-    large = [got for got in exchanged_records(events).values() if sum(got) >= MESSAGES // 2]
-    assert large
-    assert all(len(got) == TASKS and max(got) <= 2 * sum(got) / TASKS for got in large), large
+    stages = of_tasks(events, exchanged_records)
+    assert fair(stages, MESSAGES // 2), stages
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.parametrize("is_written", [False, True], ids=["counts", "tables"])
+def test_tasks_scan_and_write_fair_parts(home: Path, is_written: bool) -> None:
+    """Pieces of the log have the same number of bytes, and written rows are not dealt by topic."""
+    events, store, program = home / "events", home / "store", home / "program.py"
+    program.write_text(SMALL_PARTS)
+    fill_late(store, MESSAGES, TOPICS)
+    more = logging_to(events)
+    options = ("--out", str(home / "verdicts")) if is_written else ()
+    with clusters.cluster(home, workers=2) as master:
+        words = submit(master, store, *more, program=str(program), options=options)
+        ran = clusters.run(home, *words)
+    assert json.loads(ran.stdout.splitlines()[-1])["verdicts"] == {"late": MESSAGES}, ran.stderr
+    scanned = of_tasks(events, scanned_bytes)
+    assert fair(scanned, 8 * MESSAGES), scanned
+    if is_written:
+        written = of_tasks(events, written_records)
+        assert fair(written, MESSAGES), written
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ ONE_PAGE = {"accounts", "checkpoint", "delayLevels.json", "duemq.mark", "timerch
 NO_PAGES = {"page": ONE_PAGE, "sector": set[str]()}
 
 
+@pytest.mark.sampled
 @pytest.mark.crash
 @pytest.mark.parametrize("damage", sorted(LOST_MAX))
 def test_damage_costs_no_more_than_what_it_hits(damage: str, seed: int) -> None:

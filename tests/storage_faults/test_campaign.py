@@ -19,7 +19,7 @@ from tests.storage_faults.injector import DROP, Fault
 from tests.storage_faults.reasons import UNREACHED, reason_for
 from tests.storage_faults.workload import STRICT
 
-COUNT = int(os.environ.get("STORAGE_FAULTS", "4"))
+COUNT = int(os.environ.get("STORAGE_FAULTS", "2"))
 RUN_S = 1_200
 SYNC = "message_store/log/commit_log.py", "fdatasync"
 

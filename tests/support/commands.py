@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.testing import CliRunner
 
 from duemq.cli.app import app
@@ -20,6 +22,8 @@ from tests.support.running_broker import SMALL
 TOP = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300  # a first start compiles kernels
 
+# The runner builds all commands of an application for each call, which takes 35 ms.
+setattr(typer.testing, "_get_command", cache(typer.main.get_command))  # noqa: B010
 
 Done = subprocess.CompletedProcess[str]
 

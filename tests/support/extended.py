@@ -1,11 +1,14 @@
-"""Parameter sets that run in `make test-all` only."""
+"""Parameter sets that run in `make test-all` only, always or on most days."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+SAMPLED_DAYS: Final = 4  # in which all parameter sets of a sampled test run
 
 
 def extended(*values: object, id: str | None = None) -> Any:
@@ -20,3 +23,20 @@ def one_in(count: int, values: Iterable[object]) -> list[Any]:
     """
     sets = [each if isinstance(each, tuple) else (each,) for each in values]
     return [extended(*each) if n % count else pytest.param(*each) for n, each in enumerate(sets)]
+
+
+def mark_unsampled(items: Iterable[pytest.Item], day: int) -> None:
+    """Mark the parameter sets of sampled tests that do not run on a day as extended.
+
+    Each test has at least one set on each day; all of them run in `SAMPLED_DAYS` days, or in as
+    many days as there are sets.
+    """
+    tests = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("extended"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for sets in tests.values():
+        days = min(SAMPLED_DAYS, len(sets))
+        for number, item in enumerate(sets):
+            if number % days != day % days:
+                item.add_marker(pytest.mark.extended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,12 +135,13 @@ class FakeOffsets(OffsetManager):
     def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         self.resets[group, topic, queue_id] = offset
 
-    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-        offsets: dict[str, dict[int, int]] = {}
-        for (name, topic, queue_id), offset in self.table.items():
-            if name == group:
-                offsets.setdefault(topic, {})[queue_id] = offset
-        yield from offsets.items()
+    def of_pair(self, group: str, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        own = {
+            queue_id: offset
+            for (name, other, queue_id), offset in self.table.items()
+            if (name, other) == (group, topic)
+        }
+        return own, {}
 
 
 class FakeRepair:

@@ -170,7 +170,7 @@ def _commands() -> Iterator[tuple[str, object]]:
             yield words, command
         for name, child in children.items():
             if not child.hidden:
-                loaded = child.load() if isinstance(child, LazyGroup) else child
+                loaded = child.loaded if isinstance(child, LazyGroup) else child
                 yield from walk(f"{words} {name}", loaded)
 
     yield from walk("duemq", typer.main.get_command(app))

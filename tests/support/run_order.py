@@ -30,6 +30,7 @@ LONG = (  # begun last, one would keep one worker alone at the end
     BROWSER[0],
     "tests/simulation/test_group.py",
     "tests/failover/test_migration_failovers.py",
+    "tests/failover/test_v5_failover.py",
     "tests/interop/test_grpc_proxy.py",
     "tests/storage_faults/test_campaign.py",
     "tests/interop/test_sql_filters.py",

@@ -292,6 +292,7 @@ def test_t19_a_clock_step_back_makes_nothing_early(rig: TimerRig, step_ms: int) 
     assert rig.delivered()[0].store_ms >= first_ms
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize(("before", "after"), [(1_000, 100), (100, 1_000), (500, 200)])
 def test_t20_another_precision_changes_no_due_time(

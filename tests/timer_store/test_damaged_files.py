@@ -94,6 +94,7 @@ def change(path: Path, at: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "damage", "stage"),
     one_in(
@@ -134,6 +135,7 @@ def damage_unit(rig: TimerRig, unit: int, column: str) -> None:
     rig.is_sound = False
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("column", "unit", "stage"), one_in(4, product(TIMER_UNIT.names, [0, 20, 47], STAGES))
 )
@@ -143,6 +145,7 @@ def test_a_number_of_a_unit_is_damaged(rig: TimerRig, column: str, unit: int) ->
     assert rig.delivered(QUARANTINE_TOPIC) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", ["later"])
 @pytest.mark.parametrize(
     ("bit", "unit"), one_in(3, product(range(0, UNIT_BYTES * 8, 23), [20, 47]))
@@ -154,6 +157,7 @@ def test_a_bit_of_a_unit_is_flipped(rig: TimerRig, bit: int, unit: int, tmp_path
     check_all(rig, late_ms=RETRY_MS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("column", "stage"), one_in(2, product(TIMER_SLOT.names, STAGES)))
 def test_a_number_of_a_slot_is_damaged(rig: TimerRig, column: str, tmp_path: Path) -> None:
     slot = DUE_MS[40] // 1_000 % WHEEL_SLOTS
@@ -162,6 +166,7 @@ def test_a_number_of_a_slot_is_damaged(rig: TimerRig, column: str, tmp_path: Pat
     check_all(rig)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("at", "stage"), one_in(2, product([0, 8, 16, 24, 40, 48], STAGES)))
 def test_a_number_of_timercheck_is_damaged(rig: TimerRig, at: int, tmp_path: Path) -> None:
     change(tmp_path / CHECK, at, b"\0\0\x5a\x5a\x5a\x5a\x5a\x5a")

@@ -74,6 +74,7 @@ def advance_to_end(rig: TimerRig) -> None:
     rig.advance(max(pending_due_times().values()) - rig.clock.now_ms() + 10 * HOUR_MS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "later_ms", [0, 2 * HOUR_MS + 5, 20 * 24 * HOUR_MS, 5 * 365 * 24 * HOUR_MS]
 )
@@ -92,6 +93,7 @@ def test_pending_timers_are_delivered_on_time(name: str, later_ms: int, tmp_path
     rig.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("name", STORES)
 def test_a_kill_after_the_adoption_changes_nothing(

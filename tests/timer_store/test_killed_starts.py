@@ -57,6 +57,7 @@ def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
             timers.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("A7", "E1")
 @FAULTS
 @pytest.mark.parametrize("way", ["holes", "zeros"])

@@ -29,6 +29,7 @@ class LosesAll(random.Random):
         return 0.0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("steps", one_in(3, range(24)))
 def test_timers_are_delivered_once(steps: int) -> None:
     crash_rig = CrashRig(1, 1_024)

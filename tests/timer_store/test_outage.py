@@ -31,6 +31,7 @@ def rig(tmp_path: Path) -> Iterator[TimerRig]:
         rig.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("away_ms", [7 * DAY_MS, 15 * DAY_MS, YEAR_MS])
 def test_an_outage_delivers_everything_once_in_due_order(
@@ -210,6 +211,7 @@ def test_a_clock_step_back_prolongs_no_pause(rig: TimerRig) -> None:
     assert len(rig.bodies()) == 30
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step_ms", [HOUR_MS, 3 * DAY_MS])
 @pytest.mark.parametrize("when", ["running", "killed"])
 def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(
@@ -275,6 +277,7 @@ def test_a_decision_while_delivery_has_stopped_for_several_windows(
     rig.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("slots", "step_ms", "end", "when"),
     one_in(

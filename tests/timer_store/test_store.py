@@ -39,6 +39,7 @@ def test_a_time_in_the_past_is_delivered_at_once(rig: TimerRig) -> None:
     assert rig.bodies() == [b"body"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("asleep_ms", [0, 3_000, 30 * DAY_MS])
@@ -64,6 +65,7 @@ def test_nothing_is_lost_duplicated_or_early_across_a_restart(
     assert rig.notices == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/duemq.timers.json", "all"])
 def test_lost_files_are_rebuilt(rig: TimerRig, lost: str, tmp_path: Path) -> None:
     import shutil

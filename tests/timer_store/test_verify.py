@@ -208,6 +208,7 @@ def lost_commit_log(root: Path) -> None:
     files[-1].write_bytes(b"\0" * files[-1].stat().st_size)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("damage", "severity", "kind", "file"),
     [

@@ -39,7 +39,7 @@ class Capture(Struct, frozen=True):
 
     Attributes:
         pages: Changed pages that `TimerWheel.capture` returned.
-        settled_timers: Settled timers and the positions of their units.
+        settled_units: Positions of the units of settled timers, in pieces.
         rolled: Positions of rolled units whose new units are in the previous checkpoint, or whose
             timers are settled.
         returned: Positions of units whose messages were returned to a level.
@@ -47,7 +47,7 @@ class Capture(Struct, frozen=True):
 
     snapshot: Snapshot
     pages: Captured
-    settled_timers: dict[int, int]
+    settled_units: list[Offsets]
     rolled: Offsets
     returned: list[Offsets]
 
@@ -121,14 +121,14 @@ class CheckpointWriter:
         if not last and self._written is not None and is_same(snapshot, self._written):
             return False
         self._drop_invalid_positions()
-        pages, settled_timers = timers.units.wheel.capture(), timers.settled_timers.capture()
+        pages, settled = timers.units.wheel.capture(), timers.settled_timers.capture()
         returned = timers.settled_timers.capture_returned()
         rolled, tombstones = self._take_rolled_units()
         needed = timers.state.first_needed
         needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
         timers.writing = True
         try:
-            done = await self._write(Capture(snapshot, pages, settled_timers, tombstones, returned))
+            done = await self._write(Capture(snapshot, pages, settled, tombstones, returned))
         finally:
             timers.writing = False
         if not done:
@@ -239,7 +239,7 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     Raises:
         OSError: A file cannot be written; the last checkpoint is still valid.
     """
-    positions = np.fromiter(capture.settled_timers.values(), np.int64, len(capture.settled_timers))
+    positions = np.concatenate([NO_OFFSETS, *capture.settled_units])
     _write_tombstones(timers, np.concatenate([positions[positions >= 0], capture.rolled]))
     for returned in _in_pieces(capture.returned):
         _write_tombstones(timers, returned[returned >= 0], copied=True)

@@ -15,11 +15,18 @@ so that a permanent refusal affects one timer only. A timer whose record retenti
 lost: its row is skipped, and counted as lost.
 
 Timers are taken out of the near stage and delivered in one turn of the event loop, so a cancel
-never finds a timer that is neither pending nor delivered. (Gathering the next batch in a thread was
-not faster on two cores: index and read-ahead need the second core.)
+never finds a timer that is neither pending nor delivered. If many are due, a thread reads the
+records of the timers that follow while the event loop appends. They stay in the near stage. The
+next turn uses what the thread has read only if it takes exactly these timers, if the thread has
+ended, and if neither the routing of topics nor unreadable parts of the log have changed; otherwise
+it reads again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -35,22 +42,25 @@ from duemq_common.errors import CorruptStore, RecordUnreadable
 from duemq_common.text import java_hash
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store import layout as store_layout
+from message_store.kernels.bytes import Bytes
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.log.unreadable import READS_MAX
 from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
 from timer_store import layout
+from timer_store.dequeue.near_stage import NOTHING
 from timer_store.dequeue.original_properties import delivered_text, kind_of
 from timer_store.dequeue.unit_check import UnitCheck, is_due_with_record
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.enqueue import Scratch
-from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
+from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Offsets, Row, Rows
 from timer_store.names import TIMER_QUEUE
 
 GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
 BATCH_ROWS = 4_096
+AHEAD_ROWS = 1_024  # minimum timers that are read in the thread; a hand-over takes some 0.1 ms
 
 
 class TimerDeliverer:
@@ -61,6 +71,7 @@ class TimerDeliverer:
         check: Determines whether a unit or its record is damaged; None: it is the record.
     Attributes:
         broken: Error of the damaged unit that ended the last batch.
+        pool: Thread that reads records; None: no loop runs.
     """
 
     def __init__(
@@ -69,26 +80,33 @@ class TimerDeliverer:
         self._store, self._check = store, check
         self.broken: CorruptStore | None = None
         self._gatherer = Gatherer(store, precision_ms)
-        self._batch = PutBatch(BATCH_ROWS)
+        self._batch, self._other = PutBatch(BATCH_ROWS), PutBatch(1, 1)
+        self.pool: ThreadPoolExecutor | None = None
+        self._ahead: Ahead | None = None
         self._single = SingleDeliverer(store, self._gatherer)
 
-    def deliver_batch(self, rows: Rows, now_ms: int) -> Outcome:
+    @contextmanager
+    def threaded(self) -> Iterator[None]:
+        """Read records of timers that follow in a thread while the block is open."""
+        with ThreadPoolExecutor(1, "timer records") as self.pool:
+            try:
+                yield
+            finally:
+                self.pool = self._ahead = None
+
+    def deliver_batch(self, rows: Rows, now_ms: int, following: Rows = NOTHING) -> Outcome:
         """Append due timers, in order, until all are settled, one is refused, or one is damaged.
 
         Args:
             rows: (n,) `layout.STAGED`, as taken from the near stage.
+            following: (m,) `layout.STAGED` that are probably taken next.
         """
         outcome, self.broken = Outcome(rows.size), None
         while outcome.done < rows.size and not outcome.refusal:
             unreadable = self._store.unreadable
-            for _ in range(READS_MAX):
-                seen = unreadable.seen
-                load = self._gatherer.plan(rows[outcome.done :], self._batch, now_ms)
-                load.read()
-                if unreadable.replaced[0] == seen or not unreadable.changed(seen):
-                    break
-            else:
-                load.is_malformed[:] = 1  # Python reads each record alone
+            load = self._read(rows[outcome.done :], now_ms)
+            if self._ahead is None and self.pool is not None and following.size >= AHEAD_ROWS:
+                self._begin(self.pool, following, now_ms)
             if unreadable.ranges:  # zeros were read in place of some records
                 hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
                 load.is_malformed[hit] = 1
@@ -99,6 +117,34 @@ class TimerDeliverer:
                     break
             self._put(load, outcome)
         return outcome
+
+    def _read(self, rows: Rows, now_ms: int) -> Load:
+        """Return the load of timers, read in this thread unless the other one has read it."""
+        ahead = self._ahead
+        # On busy cores, the thread may not have begun, or not have ended: it is not waited for.
+        if ahead is not None and (ahead.future.cancel() or ahead.future.done()):
+            self._ahead = None
+            if not ahead.future.cancelled():
+                ahead.future.result()
+                self._batch, self._other = self._other, self._batch
+                if ahead.is_valid(rows, self._store):
+                    return ahead.load
+        unreadable = self._store.unreadable
+        for _ in range(READS_MAX):
+            seen = unreadable.seen
+            load = self._gatherer.plan(rows, self._batch, now_ms)
+            load.read()
+            if unreadable.replaced[0] == seen or not unreadable.changed(seen):
+                break
+        else:
+            load.is_malformed[:] = 1  # Python reads each record alone
+        return load
+
+    def _begin(self, pool: ThreadPoolExecutor, rows: Rows, now_ms: int) -> None:
+        """Begin to read timers in the thread, into the batch that the event loop does not use."""
+        seen, routings = self._store.unreadable.seen, self._store.topics.routings
+        load = self._gatherer.plan(rows, self._other, now_ms)
+        self._ahead = Ahead(load, pool.submit(load.read), seen, routings)
 
     def _put(self, load: Load, outcome: Outcome) -> None:
         """Append the gathered rows before the first that needs its own batch, then that row."""
@@ -144,6 +190,29 @@ class TimerDeliverer:
         return outcome.done
 
 
+class Ahead(Struct, frozen=True):
+    """A load that the thread reads.
+
+    Attributes:
+        seen: `UnreadableRanges.seen` before it began.
+        routings: `TopicTable.routings` before it began.
+    """
+
+    load: Load
+    future: Future[None]
+    seen: int
+    routings: int
+
+    def is_valid(self, rows: Rows, store: MessageStore) -> bool:
+        """Return whether it is the load of `rows`, and nothing that it depends on has changed."""
+        planned, unreadable = self.load.rows, store.unreadable
+        if planned.size != rows.size or self.routings != store.topics.routings:
+            return False
+        if unreadable.replaced[0] != self.seen and unreadable.changed(self.seen):
+            return False
+        return bool((planned.view(np.int64) == rows.view(np.int64)).all())
+
+
 class Load(Struct):
     """Due timers, and the batch of their messages.
 
@@ -151,6 +220,8 @@ class Load(Struct):
         rows: (n,) `layout.STAGED`.
         is_malformed: (n,) u1: The kernel skipped the row.
         alone: (n,) b1: The store may refuse the row as too long; it gets a batch of its own.
+        files: Bytes of each log file with some of the records, its first log offset and written
+            bytes, and the rows of these records, in the order of the log.
         quarantine_items: Items for quarantine, by row.
         lost: Rows whose record retention has removed.
     """
@@ -163,33 +234,17 @@ class Load(Struct):
     arrays: TopicArrays
     context: kernels.Context
     scratch: Scratch
-    files: list[tuple[int, int, npt.NDArray[np.uint8]]]
+    files: list[tuple[Bytes, tuple[int, int], npt.NDArray[np.int32]]]
     quarantine_items: dict[int, Undeliverable] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
 
     def read(self) -> None:
-        """Run the kernel over all log files. Changes only this load; may run in any thread."""
+        """Run the kernel over the log files. Changes only this load; may run in any thread."""
         rows, batch = self.rows, self.batch
         end = np.zeros(1, np.int64)
         output = kernels.Output(batch.rows, batch.staging, end, self.is_malformed)
-        offsets = np.ascontiguousarray(rows["phys_offset"])
-        order = np.argsort(offsets, kind="stable").astype(np.int32)
-        if self.alone.any():
-            order = order[~self.alone[order]]
-        ranked = offsets[order]
-        for base, size, data in self.files:
-            first, end = np.searchsorted(ranked, (base, base + data.size))
-            if first < end:
-                kernels.gather(
-                    data,
-                    (base, size),
-                    rows,
-                    order[first:end],
-                    self.arrays,
-                    self.context,
-                    self.scratch,
-                    output,
-                )
+        for data, span, order in self.files:
+            kernels.gather(data, span, rows, order, self.arrays, self.context, self.scratch, output)
         batch.staging_len = int(output.end[0])
         batch.count = int(rows.size)
         batch.trusted = True
@@ -208,7 +263,7 @@ class Gatherer:
         self._hashed = 0
 
     def plan(self, rows: Rows, batch: PutBatch, now_ms: int) -> Load:
-        """Return the load of some timers: a batch with room for all, and the current log files."""
+        """Return the load of some timers: a batch with room for all, and their log files."""
         store = self._store
         sizes = rows["record_size"].astype(np.int64)
         file_bytes = int(store.config.commitlog_file_bytes)
@@ -231,8 +286,19 @@ class Gatherer:
                 self._precision_ms,
             ),
             scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
-            files=[(*store.written_span(file), file.data) for file in store.log_files],
+            files=self._files_of(rows["phys_offset"], alone),
         )
+
+    def _files_of(
+        self, offsets: Offsets, alone: Mask
+    ) -> list[tuple[Bytes, tuple[int, int], npt.NDArray[np.int32]]]:
+        order = np.argsort(offsets, kind="stable").astype(np.int32)
+        if alone.any():
+            order = order[~alone[order]]
+        return [
+            (file.data, self._store.written_span(file), order[first:end])
+            for file, first, end in self._store.files_of(offsets[order])
+        ]
 
     def finish(self, load: Load) -> None:
         """Fill the rows that the kernel skipped, in Python."""

@@ -19,8 +19,8 @@ from duemq_common.errors import CorruptStore
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
-from timer_store.dequeue.deliverer import TimerDeliverer
-from timer_store.dequeue.near_stage import LoadedRows, NearStage, load_slot
+from timer_store.dequeue.deliverer import AHEAD_ROWS, TimerDeliverer
+from timer_store.dequeue.near_stage import NOTHING, LoadedRows, NearStage, load_slot
 from timer_store.dequeue.slot_loading import SlotLoader
 from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.layout import Offsets, Rows
@@ -31,7 +31,7 @@ from timer_store.progress import PendingCounts, Position, SettledTimers
 
 log = logging.getLogger(__name__)
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
-EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
+EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares pages in advance
 LARGE = 16_384  # timers of a slot; reading more inline would block the loop for some ms
 RECENT_BYTES = 64 << 20  # end of the timer log; older units may not be in the page cache
 RETRY_MS = 100  # pause after a refusal by the disk
@@ -263,7 +263,12 @@ class DequeueService:
         if not rows.size:
             return 0
         self._record_slot_start(int(rows[-1]["due_ms"]))
-        outcome = self._deliverer.deliver_batch(rows, now_ms)
+        following = NOTHING
+        if rows.size >= AHEAD_ROWS and self._deliverer.pool is not None:
+            following = self._stage.following(
+                now_ms, config.batch_records_max, config.batch_bytes_max
+            )
+        outcome = self._deliverer.deliver_batch(rows, now_ms, following)
         self.broken = self.broken or self._deliverer.broken
         if outcome.done < rows.size:
             self._stage.put_back(rows[outcome.done :])
@@ -282,6 +287,10 @@ class DequeueService:
         """Return whether due timers remain."""
         due_ms = self._stage.next_due_ms
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
+
+    def can_deliver(self, now_ms: int) -> bool:
+        """Return whether a turn would deliver due timers: there is no pause after a refusal."""
+        return now_ms >= self.retry_ms and self.is_due(now_ms)
 
     def _advance_read_time(self) -> None:
         """Advance the read time to the slot of the earliest pending timer in the stage."""

@@ -283,6 +283,22 @@ class NearStage:
         self._count -= int(batch.size)
         return batch
 
+    def following(self, now_ms: int, count_max: int, bytes_max: int) -> Rows:
+        """Return the timers that the next `take` returns if nothing changes; remove nothing.
+
+        They may be fewer, or none, because only timers that are already in order are examined.
+        """
+        until_ms = min(now_ms, self._runs_ms())
+        if self._front_ms > until_ms:
+            return NOTHING
+        front = self._fronts[-1]
+        end = front.bound(until_ms)
+        out = np.empty(min(count_max, end - front.first), layout.STAGED)
+        _, count, _ = kernels.take_batch(
+            front.rows, front.first, end, (count_max, bytes_max, 1), out
+        )
+        return out[:count]
+
     def _move(self, front: Run, first: int) -> None:
         front.move_to(first)
         if not front:

@@ -193,7 +193,9 @@ class EnqueueService:
 
     Attributes:
         broken: Rows that are not timers, for quarantine.
-        markers: Rows that cancel another timer, not applied yet; without those of decisions.
+        markers: Time in ms at which rows were enqueued that cancel another timer, and the rows,
+            not applied yet; without those of decisions.
+        are_cancels_refused: Whether the store has refused the cancels of the next markers.
         blocked_by: Reason why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: Timers of the queue that are settled already (recovery).
         earliest_ms: Earliest due time of the newest timers, or the start of its slot.
@@ -216,7 +218,8 @@ class EnqueueService:
         self._counts, self._position = counts, position
         self._precision_ms, self._window_ms = precision_ms, window_ms
         self.broken: list[Rows] = []
-        self.markers: list[Rows] = []
+        self.markers: list[tuple[int, Rows]] = []
+        self.are_cancels_refused = False
         self.blocked_by = self._reported = ""
         self.skip = NO_OFFSETS
         self.stopped = False
@@ -247,6 +250,7 @@ class EnqueueService:
         """Reset the state before all timers are enqueued again."""
         self.broken.clear()
         self.markers.clear()
+        self.are_cancels_refused = False
         self.blocked_by, self.early_ms = "", -1
 
     def on_put(self, batch: PutBatch, now_ms: int) -> bool:
@@ -284,7 +288,7 @@ class EnqueueService:
             following = int(fit[linked]["queue_offset"])
             rows = rows[rows["queue_offset"] < following]
         if not is_plain:
-            self._keep_non_timers(rows)
+            self._keep_non_timers(rows, now_ms)
         self._position.queue_offset = following
 
     def link_rows(self, fit: Rows, now_ms: int) -> int:
@@ -333,13 +337,14 @@ class EnqueueService:
             self.blocked_by = "a slot still has undelivered timers of an earlier lap"
         return linked
 
-    def _keep_non_timers(self, rows: Rows) -> None:
+    def _keep_non_timers(self, rows: Rows, now_ms: int) -> None:
         is_broken = rows["kind"] == layout.TIMED_BROKEN
         # a marker with an origin was applied at its put: bulk decisions put thousands
         is_marker = (rows["kind"] == layout.TIMED_MARKER) & (rows["origin"] < 0)
-        for selected, kept in ((is_broken, self.broken), (is_marker, self.markers)):
-            if selected.any():
-                kept.append(rows[selected])
+        if is_broken.any():
+            self.broken.append(rows[is_broken])
+        if is_marker.any():
+            self.markers.append((now_ms, rows[is_marker]))
 
     def stage_loaded(self, plain: Rows, now_ms: int) -> None:
         """Add the timers of loaded slots to the near stage."""

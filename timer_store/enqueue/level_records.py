@@ -37,7 +37,6 @@ Bytes = npt.NDArray[np.uint8]
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 POPULATE_UNITS = 1_024
 NO_ROWS = np.empty(0, layout.TIMED)
-NO_BYTES = np.empty(0, np.uint8)
 
 
 class LevelRecords:
@@ -144,9 +143,8 @@ class LevelRecords:
         """
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))
-        for file in self._store.log_files:
-            in_file = np.flatnonzero((name_at >= file.base) & (name_at < file.base + file.size))
-            data = self._map(file) if in_file.size else NO_BYTES
+        for file, in_file in self._store.indexes_by_file(name_at):
+            data = self._map(file)
             in_file = in_file[data[name_at[in_file] - file.base] != name]
             if in_file.size:
                 self._populate(
@@ -184,8 +182,8 @@ class LevelRecords:
     def _map(self, file: LogFile) -> Bytes:
         mapped = self._maps.get(file.base)
         if mapped is None:
-            bases = {other.base for other in self._store.log_files}
-            self._maps = {base: pages for base, pages in self._maps.items() if base in bases}
+            first, end = self._store.min_offset, self._store.max_offset
+            self._maps = {base: pages for base, pages in self._maps.items() if first <= base < end}
             mapped = GuardedMap(file.path, file.fd, file.size, writable=True)
             mapped.forget_file()  # the log may close it first
             self._maps[file.base] = mapped

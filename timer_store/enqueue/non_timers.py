@@ -6,13 +6,17 @@
 They are settled between two turns, before the next checkpoint. A marker names a topic and a unique
 key; its target is the timer that has both, in the slot of the marker's time. A marker is applied
 when it is enqueued, not when the slot is read: the timer is cancelled as by request 9011, with a
-record that names it as its origin. If the store refuses this record, the marker is applied later.
+record that names it as its origin. If the store refuses this record, the marker is applied later,
+and no timer is delivered before. While more markers come than a turn applies, timers that were due
+after the first of them was enqueued are delivered after it is applied. A marker without a possible
+record, as of a damaged timer, is dropped and logged.
 
 Source: TimerMessageStore, TimerDequeueGetMessageService
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,8 +32,10 @@ from timer_store.layout import Offsets, Row
 from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
+log = logging.getLogger(__name__)
 ROWS_MAX = 1_024  # per turn
 MARKERS_MAX = 128  # per turn; each reads its record
+HELD_TURNS_MAX = 64  # in which markers prevent deliveries; then one batch of timers is delivered
 
 
 class NonTimers:
@@ -37,7 +43,7 @@ class NonTimers:
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
-        self.quarantined = 0
+        self.quarantined = self._held_turns = 0
 
     def settled(self, now_ms: int) -> bool:
         """Settle all broken rows and markers; return whether that was possible."""
@@ -63,16 +69,30 @@ class NonTimers:
     # -- markers --------------------------------------------------------------------------------
 
     def _apply_markers(self) -> int:
-        """Cancel the timers that the next markers name; return the number of markers."""
+        """Cancel the timers that the next markers name; return the number of markers.
+
+        Returns:
+            0 if the store refuses a cancel now: the markers are applied again.
+        """
         state, queue = self._state, self._state.enqueue.markers
-        markers = queue[0][:MARKERS_MAX]
+        since_ms, rows = queue[0]
+        markers = rows[:MARKERS_MAX]
         named = [(row, name) for row in markers if (name := self._target_of(row)) is not None]
-        if named:
-            self._decisions.cancel(distinct(self._find(named)))
-            if state.store.refusal:
-                return 0
-        queue[:1] = [queue[0][MARKERS_MAX:]] if queue[0].size > MARKERS_MAX else []
+        decided = self._decisions.cancel(distinct(self._find(named))) if named else None
+        state.enqueue.are_cancels_refused = bool(named) and state.deciding.is_refused_now
+        if state.enqueue.are_cancels_refused:
+            return 0
+        for remark in set(decided.remarks.values()) if decided else ():
+            log.warning("a timer that a client cancels is not cancelled: %s", remark)
+        queue[:1] = [(since_ms, rows[MARKERS_MAX:])] if rows.size > MARKERS_MAX else []
         return int(markers.size)
+
+    def come_first(self, now_ms: int) -> bool:
+        """Return whether a marker that is not applied may name a timer that is due now."""
+        markers, due_ms = self._state.enqueue.markers, self._state.stage.next_due_ms
+        is_first = bool(markers) and due_ms is not None and markers[0][0] <= due_ms <= now_ms
+        self._held_turns = (self._held_turns + 1) % HELD_TURNS_MAX if is_first else 0
+        return is_first and self._held_turns > 0
 
     def _properties(self, row: Row) -> dict[str, str]:
         try:

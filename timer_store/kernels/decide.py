@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from delayed_delivery.kernels.redirected import (
     CRC32,
@@ -31,7 +30,16 @@ from delayed_delivery.kernels.redirected import (
     is_body_sound,
     set_message,
 )
-from message_store.kernels.bytes import Bytes, copy, put_digits
+from delayed_delivery.kernels.texts import (
+    UNREADABLE,
+    DecisionOutput,
+    put_byte,
+    put_bytes,
+    put_entry,
+    put_number_entry,
+    target_values,
+)
+from message_store.kernels.bytes import Bytes
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, has_value
@@ -50,7 +58,6 @@ from timer_store.kernels.due_time import DELIVER, MARKER, MS, OUT, ROLLS, SEC
 from timer_store.kernels.transfer import is_delay
 from timer_store.layout import Rows
 
-UNREADABLE = 1  # status of a row whose record is incomplete: it is not appended
 SCHEDULE_INITIAL = ord("S")  # first byte of the schedule topic; the timer topic has another one
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
 KEY_SEPARATOR = ord("+")  # between topic and key in the value of a marker
@@ -58,14 +65,6 @@ HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
 MARKER_ROOM = 128  # maximum bytes of a marker's text that are not from its target
 ROLLS_MAX = 999_999_999
 NAMED_BYTES_MAX = 8_192  # maximum size of a property text whose keys are copied to a marker
-
-
-class Output(NamedTuple):
-    """Output of the kernels: rows and the staging buffer of a batch."""
-
-    rows: Rows  # (n,) message_store.layout.PUT
-    staging: Bytes  # with room for all
-    free_pos: npt.NDArray[np.int64]  # (1,): position of its first free byte
 
 
 class Context(NamedTuple):
@@ -113,50 +112,18 @@ def set_common(
 
 
 @kernel
-def put_bytes(output: Output, data: Bytes, start: int, end: int) -> None:
-    """Append data[start:end] to the staging buffer."""
-    copy(output.staging, output.free_pos[0], data, np.int64(start), np.int64(end - start))
-    output.free_pos[0] += end - start
-
-
-@kernel
-def put_byte(output: Output, byte: int) -> None:
-    """Append a byte to the staging buffer."""
-    output.staging[output.free_pos[0]] = byte
-    output.free_pos[0] += 1
-
-
-@kernel
-def put_entry(output: Output, name: Bytes, data: Bytes, start: int, end: int) -> None:
-    """Append the entry of `name` with the value data[start:end]."""
-    put_bytes(output, name, 0, name.size)
-    put_byte(output, NAME_END)
-    put_bytes(output, data, start, end)
-    put_byte(output, ENTRY_END)
-
-
-@kernel
 def put_marker_text(
-    source: Source, pos: int, with_topic: bool, named: bool, output: Output
-) -> bool:
-    """Append the property text of a marker.
+    data: Bytes, values: Any, with_topic: bool, named: bool, output: DecisionOutput, row: Any
+) -> None:
+    """Append the property text of a marker, and set the text columns of its row.
 
     Args:
+        values: Those of the target, see `target_values`.
         with_topic: The marker names topic+key, else the key alone.
         named: The marker has the keys of its target.
-
-    Returns:
-        Whether Apache's broker can find the target: without a key, the key alone names none.
     """
-    data, frame = source.data, source.frames[0]
-    start, size = pos + frame["prop_pos"], frame["prop_len"]
-    topic = find_value(data, start, size, REAL_TOPIC)
-    queue = find_value(data, start, size, REAL_QID)
-    unique = find_value(data, start, size, UNIQ_NAME)
-    if not with_topic and unique[0] >= unique[1]:
-        return False
-    # longer texts would leave no room for what a delivery adds
-    named = named and size <= NAMED_BYTES_MAX
+    topic, queue, unique, keys = values
+    row["prop_pos"] = output.free_pos[0]
     put_bytes(output, RECALL_TAG, 0, RECALL_TAG.size)
     # by the value of TIMER_DEL_UNIQKEY an Apache broker finds the target in the slot
     put_bytes(output, MARKER, 0, MARKER.size)
@@ -168,30 +135,18 @@ def put_marker_text(
     put_byte(output, ENTRY_END)
     if named and unique[0] < unique[1]:
         put_entry(output, UNIQ_NAME, data, unique[0], unique[1])
-    keys = find_value(data, start, size, KEYS_NAME)
     if named and keys[0] < keys[1]:
         put_entry(output, KEYS_NAME, data, keys[0], keys[1])
     put_entry(output, REAL_TOPIC, data, topic[0], topic[1])
     put_entry(output, REAL_QID, data, queue[0], queue[1])
-    return True
+    row["prop_len"] = output.free_pos[0] - row["prop_pos"]
 
 
 @kernel
 def set_marker(
-    source: Source,
-    pos: int,
-    timer: Any,
-    context: Context,
-    with_topic: bool,
-    named: bool,
-    output: Output,
-    row: Any,
+    source: Source, pos: int, timer: Any, context: Context, tags_hash: int, row: Any
 ) -> None:
-    """Make a row the marker of the timer at data[pos]. See `put_marker_text`."""
-    row["prop_pos"] = output.free_pos[0]
-    if not put_marker_text(source, pos, with_topic, named, output):
-        return
-    row["prop_len"] = output.free_pos[0] - row["prop_pos"]
+    """Set the columns of a marker of the timer at data[pos], without those of its text."""
     set_common(source, pos, timer, timer["due_ms"], context, row)
     # the broker's own message: no compression, no transaction, no retries
     row["sys_flag"] &= HOST_BITS
@@ -199,12 +154,12 @@ def set_marker(
     row["born_ms"] = context.now_ms
     row["body_pos"], row["body_len"] = context.body_pos, 1
     row["prop_flags"] |= PROP_TIMER_DEL
-    row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
+    row["tags_hash"] = tags_hash
 
 
 @kernel
 def make_markers(
-    source: Source, timers: Rows, order: Any, context: Context, named: bool, output: Output
+    source: Source, timers: Rows, order: Any, context: Context, named: bool, output: DecisionOutput
 ) -> None:
     """Make rows i and n + i the markers of timer i, for those in `order`.
 
@@ -213,16 +168,25 @@ def make_markers(
         order: (m,) indexes of the timers with records in this file.
         named: The first markers have the keys of their targets, so that a lookup finds them.
     """
+    data, frame = source.data, source.frames[0]
+    tags_hash = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
     for i in order:
         timer = timers[i]
         pos = read_target(source, timer)
         if pos < 0:
             continue
-        set_marker(source, pos, timer, context, True, named, output, output.rows[i])
+        start, size = pos + frame["prop_pos"], frame["prop_len"]
+        values = target_values(data, start, start + size)
+        row, unique = output.rows[i], values[2]
+        set_marker(source, pos, timer, context, tags_hash, row)
+        # longer texts would leave no room for what a delivery adds
+        put_marker_text(data, values, True, named and size <= NAMED_BYTES_MAX, output, row)
         # An Apache broker looks for topic+key or for the key alone, depending on its version and
-        # configuration: there is a marker for each.
-        other = output.rows[timers.size + i]
-        set_marker(source, pos, timer, context, False, False, output, other)
+        # configuration: there is a marker for each. Without a key, the key alone names none.
+        if unique[0] < unique[1]:
+            other = output.rows[timers.size + i]
+            set_marker(source, pos, timer, context, tags_hash, other)
+            put_marker_text(data, values, False, False, output, other)
 
 
 @kernel
@@ -272,16 +236,7 @@ def has_level(data: Bytes, position: int, end: int) -> bool:
 
 
 @kernel
-def put_number_entry(output: Output, name: Bytes, number: int) -> None:
-    """Append the entry of `name` with a number."""
-    put_bytes(output, name, 0, name.size)
-    put_byte(output, NAME_END)
-    output.free_pos[0] = put_digits(output.staging, output.free_pos[0], np.int64(number))
-    put_byte(output, ENTRY_END)
-
-
-@kernel
-def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, output: Output) -> int:
+def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, output: DecisionOutput) -> int:
     """Append the property text of a copy; return the hash of its TAGS.
 
     Args:
@@ -322,7 +277,7 @@ def make_copies(
     due_ms: Any,
     context: Context,
     kept: bool,
-    output: Output,
+    output: DecisionOutput,
 ) -> None:
     """Make row i the copy of timer i that is due at due_ms[i], for those in `order`.
 

@@ -180,7 +180,7 @@ class TimerLog(NumberedLog[UnitFile]):
             until_pos: Position to stop at, None: the current end of the log.
         """
         until_pos = self.end if until_pos is None else min(until_pos, self.end)
-        for file in list(self.files):
+        for file in self.files_from(from_pos):
             pos = max(from_pos, file.base)
             end = min(self.end_in(file), until_pos)
             while pos < end:
@@ -271,12 +271,9 @@ class TimerLog(NumberedLog[UnitFile]):
         assert TIMER_UNIT.fields is not None
         kind, offset = TIMER_UNIT.fields[column][:2]
         data = values.astype(kind).view(np.uint8).reshape(-1, kind.itemsize)
-        for file in list(self.files):
-            low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
-            if low < high:
-                offsets = positions[low:high] - file.base + offset
-                _patch_file(file, offsets, data[low:high])
-                self._mark_changed(file.base)
+        for file, low, high in self.files_with(positions):
+            _patch_file(file, positions[low:high] - file.base + offset, data[low:high])
+            self._mark_changed(file.base)
 
     def write_tombstones(self, positions: Offsets, due: Offsets) -> None:
         """Write tombstones to units, a bounded piece at a time. May run in any thread.
@@ -290,11 +287,9 @@ class TimerLog(NumberedLog[UnitFile]):
         """
         for first in range(0, positions.size, PIECE_UNITS):
             group, left = positions[first : first + PIECE_UNITS], due[first : first + PIECE_UNITS]
-            for file in list(self.files):
-                low, high = np.searchsorted(group, [file.base, file.base + file.size]).tolist()
-                if low < high:
-                    _write_tombstones(file, group[low:high], left[low:high])
-                    self._mark_changed(file.base)
+            for file, low, high in self.files_with(group):
+                _write_tombstones(file, group[low:high], left[low:high])
+                self._mark_changed(file.base)
 
     def _mark_changed(self, base: int) -> None:
         if base not in self._changed:
@@ -316,12 +311,12 @@ class TimerLog(NumberedLog[UnitFile]):
         with self._changed_lock:
             changed, self._changed = self._changed, set()
         later = {base for base in changed if until_pos is not None and base >= until_pos}
-        files = {file.base: file for file in list(self.files)}
         done: set[int] = set(later)
         try:
             for base in sorted(changed - later):
-                if base in files:
-                    files[base].sync()
+                file = self.find_file(base)
+                if file is not None:  # else it was removed
+                    file.sync()
                 done.add(base)
         except OSError as error:
             self.failure = error

@@ -271,8 +271,9 @@ class TimerUnits:
         """Return the files from the first to the last of the positions."""
         if not positions.size:
             return []
-        low, high = int(positions.min()), int(positions.max())
-        return [f for f in self.log.files if f.base <= high and f.base + f.size > low]
+        files, size = self.log.files, self.log.file_bytes
+        low, high = int(positions.min()) - self.log.min_pos, int(positions.max()) - self.log.min_pos
+        return files[max(low // size, 0) : max(high // size + 1, 0)]
 
     # -- single timers --------------------------------------------------------------------------
 
@@ -285,28 +286,28 @@ class TimerUnits:
             phys_offsets: (n,) log offsets of their records, in any order.
             slot_ms: (n,) or a single value: a time that the unit's slot covers.
         """
-        ticks = np.broadcast_to(np.asarray(slot_ms, np.int64), phys_offsets.shape)
-        ticks = ticks // self.precision_ms
-        order = np.lexsort((phys_offsets, ticks))
-        offsets, ticks = phys_offsets[order], ticks[order]
-        other = np.ones(offsets.size, np.bool_)  # differs from the previous one
-        other[1:] = (np.diff(offsets) != 0) | (np.diff(ticks) != 0)
-        out = np.empty(offsets.size, np.int64)
-        out[order] = self._find_ordered(offsets[other], ticks[other])[np.cumsum(other) - 1]
-        return out
-
-    def _find_ordered(self, offsets: Offsets, ticks: Offsets) -> Offsets:
-        """Return the positions of units, -1: none; (wanted, ticks) ascends by tick, then record."""
-        positions = np.full(offsets.size, -1, np.int64)
-        self._find_in_log_order(offsets, ticks, positions)
+        ticks = np.empty(phys_offsets.size, np.int64)
+        np.floor_divide(slot_ms, self.precision_ms, out=ticks)
+        positions = np.full(phys_offsets.size, -1, np.int64)
+        if not phys_offsets.size:
+            return positions
+        self._find_in_log_order(np.ascontiguousarray(phys_offsets), ticks, positions)
         left = np.flatnonzero(positions < 0)
         if left.size:
-            positions[left] = self._find_in_chains(offsets[left], ticks[left])
+            positions[left] = self._find_in_chains(phys_offsets[left], ticks[left])
         return positions
 
     def _find_in_log_order(self, offsets: Offsets, ticks: Offsets, positions: Offsets) -> None:
         """Find units by binary search, because most units are in the order of their records."""
-        files = [file for file in self.log.files if self.log.end_in(file) > file.base]
+        files, precision_ms = self.log.files, self.precision_ms
+        files = [file for file in files if self.log.end_in(file) > file.base]
+        if len(files) == 1:
+            [file] = files
+            end = self.log.end_in(file)
+            chain.find_in_log_order(
+                file.data, file.base, end, offsets, ticks, precision_ms, positions
+            )
+            return
         firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), offsets, "right") - 1
         for index in np.unique(which[which >= 0]).tolist():
@@ -314,7 +315,7 @@ class TimerUnits:
             hits = np.full(in_file.size, -1, np.int64)
             end = self.log.end_in(file)
             chain.find_in_log_order(
-                file.data, file.base, end, offsets[in_file], ticks[in_file], self.precision_ms, hits
+                file.data, file.base, end, offsets[in_file], ticks[in_file], precision_ms, hits
             )
             positions[in_file] = hits
 
@@ -327,6 +328,16 @@ class TimerUnits:
 
     def _find_in_chains(self, offsets: Offsets, ticks: Offsets) -> Offsets:
         """Find units by walking their slots."""
+        order = np.lexsort((offsets, ticks))
+        offsets, ticks = offsets[order], ticks[order]
+        is_other = np.ones(offsets.size, np.bool_)  # differs from the previous one
+        is_other[1:] = (np.diff(offsets) != 0) | (np.diff(ticks) != 0)
+        out = np.empty(offsets.size, np.int64)
+        out[order] = self._find_ordered(offsets[is_other], ticks[is_other])[np.cumsum(is_other) - 1]
+        return out
+
+    def _find_ordered(self, offsets: Offsets, ticks: Offsets) -> Offsets:
+        """Return the positions of units, -1: none; arguments ascend by tick, then by record."""
         positions = np.full(offsets.size, -1, np.int64)
         starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
         cursors = cursors_of(self.log, self.wheel, ticks[starts])

@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.kernels.texts import UNREADABLE, DecisionOutput
+from duemq_common.codes import ResponseCode
 from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
@@ -29,13 +31,18 @@ WHY_DAMAGED = "its record in the commit log is damaged"
 
 
 class DecidingRecords:
-    """Writer of markers and copies of one store."""
+    """Writer of markers and copies of one store.
+
+    Attributes:
+        is_refused_now: Whether the store refused a record of the last call only for now.
+    """
 
     def __init__(self, store: MessageStore, precision_ms: int) -> None:
         self._store, self._precision_ms = store, precision_ms
         self._timer = store.topics.add(TIMER_TOPIC)
         self._batch = PutBatch(BATCH_ROWS)
         self._frames = np.zeros(1, store_layout.SCANNED)
+        self.is_refused_now = False
 
     def put_markers(self, timers: Rows, now_ms: int, *, named: bool) -> dict[int, str]:
         """Append the markers of each timer; return the refusals, by index.
@@ -73,6 +80,7 @@ class DecidingRecords:
             keeps: Whether markers have the keys of their targets, or copies keep their due time.
         """
         refused: dict[int, str] = {}
+        self.is_refused_now = False
         first, rows_max = 0, BATCH_ROWS // 2 if due_ms is None else BATCH_ROWS
         while first < timers.size:
             rows = timers[first : first + batch_size(timers["record_size"][first:], rows_max)]
@@ -81,7 +89,9 @@ class DecidingRecords:
             self._store.put(self._batch)
             failed = self._batch.filled["status"].reshape(-1, rows.size) != 0
             for index in np.flatnonzero(failed.all(axis=0)).tolist():
-                damaged = self._batch.rows[index]["status"] == kernels.UNREADABLE
+                status = int(self._batch.rows[index]["status"])
+                damaged = status == UNREADABLE
+                self.is_refused_now |= status == ResponseCode.SERVICE_NOT_AVAILABLE
                 reason = self._batch.refusal(index)
                 refused[first + index] = WHY_DAMAGED if damaged else reason
             first += int(rows.size)
@@ -94,21 +104,17 @@ class DecidingRecords:
         count = int(timers.size) * (2 if due_ms is None else 1)
         batch.reserve(count, 3 * sizes + kernels.MARKER_ROOM * (count + 1))
         batch.trusted, batch.count = True, count
-        batch.rows[: batch.count]["status"] = kernels.UNREADABLE
+        batch.rows[: batch.count]["status"] = UNREADABLE
         body_at = batch.stage(b"0")
         context = kernels.Context(self._timer, self._precision_ms, now_ms, body_at)
-        output = kernels.Output(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
-        order = np.argsort(timers["phys_offset"], kind="stable")
-        ranked = timers["phys_offset"][order]
-        for file in self._store.log_files:
-            low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
-            if low == high:
-                continue
+        free_pos = np.array([batch.staging_len], np.int64)
+        output = DecisionOutput(batch.rows, batch.staging, free_pos)
+        for file, in_file in self._store.indexes_by_file(timers["phys_offset"]):
             source = kernels.Source(file.data, *self._store.written_span(file), self._frames)
             if due_ms is None:
-                kernels.make_markers(source, timers, order[low:high], context, keeps, output)
+                kernels.make_markers(source, timers, in_file, context, keeps, output)
             else:
-                kernels.make_copies(source, timers, order[low:high], due_ms, context, keeps, output)
+                kernels.make_copies(source, timers, in_file, due_ms, context, keeps, output)
         batch.staging_len = int(output.free_pos[0])
 
 

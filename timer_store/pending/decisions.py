@@ -86,7 +86,10 @@ class Decisions:
         positions = np.full(rows.size, NOWHERE, np.int64)
         slots_ms = state.slots_of(rows["due_ms"])
         for slot_ms in reversed(slots_ms) if state.dequeue.is_rolling else slots_ms:
-            ahead = (positions == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
+            ahead = positions == NOWHERE
+            if not ahead.any():
+                break
+            ahead &= ~position.is_loaded(rows, slot_ms, precision_ms)
             if ahead.any():
                 selected = slice(None) if ahead.all() else ahead
                 positions[selected] = state.units.find(

@@ -5,7 +5,8 @@
 Timers that are enqueued or delivered between two pages may or may not be listed; all others are
 returned once. (Exceptions are timers without a due time in their unit, and timers that were
 enqueued before timerRollWindowSlot was changed: they are listed by their current slot, and again
-if they roll between two pages.)
+if they roll between two pages. Timers that compaction copies between two pages are listed again if
+they are due in the millisecond of the last timer of the page: a copy has a later log offset.)
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ from delayed_delivery.pending import (
 from delayed_delivery.quarantine import origin_of
 from duemq_common.errors import RecordUnreadable
 from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
-from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
+from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search, search_later
 from timer_store import layout
-from timer_store.layout import Offsets, Row, Rows
+from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.names import TIMER_QUEUE
 from timer_store.pending.decisions import Decisions
 from timer_store.pending.search import search_timers
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PIECE_UNITS = 8_192
 ANY_TOPIC = -2  # as index of a topic
+SEARCHES_MAX = 4  # of one lookup, while timers with its keys change
 MOVES_MAX = 10_000  # maximum number of followed moves of one timer
 
 
@@ -109,7 +110,47 @@ class PendingTimers:
         """Find timers by their keys."""
         if not keys:
             return none_found(0)
-        matches, rows = await self._records(keys)
+        rows, name_index, log_end = await self._with_keys(topic, keys, unique)
+        for is_last in [False] * (SEARCHES_MAX - 1) + [True]:
+            pending = await self._pending_in_turns(rows)
+            verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
+            verdicts[name_index[pending]] = Verdict.DONE
+            has_searched = await self._set_verdicts(keys, rows, name_index, verdicts)
+            if is_last or (not has_searched and rows.size <= PIECE_UNITS):
+                break
+            # timers may have been copied, moved or cancelled meanwhile
+            later, names, log_end = await self._with_keys(topic, keys, unique, log_end)
+            if not later.size:
+                break
+            rows, name_index = np.concatenate([rows, later]), np.concatenate([name_index, names])
+            order = np.argsort(name_index, kind="stable")
+            rows, name_index = rows[order], name_index[order]
+        offsets, due_ms = rows["phys_offset"][pending], rows["due_ms"][pending]
+        offsets, firsts = np.unique(offsets, return_index=True)  # found by two keys: listed once
+        return Found(offsets, due_ms[firsts], name_index[pending][firsts], verdicts)
+
+    async def _pending_in_turns(self, rows: Rows) -> Mask:
+        """Return which timers are pending; other work runs after each piece."""
+        pending = np.zeros(rows.size, np.bool_)
+        for first in range(0, rows.size, PIECE_UNITS):
+            if first:
+                await asyncio.sleep(0)
+            part = slice(first, first + PIECE_UNITS)
+            pending[part] = self._decisions.is_pending(rows[part])
+        return pending
+
+    async def _with_keys(
+        self, topic: str | Sequence[str], keys: Sequence[str], unique: bool, log_end: int = -1
+    ) -> tuple[Rows, Offsets, int]:
+        """Return the records of `by_key`, by key, then by log offset.
+
+        Args:
+            log_end: End of the log at an earlier search: only later records; -1: all.
+
+        Returns:
+            (n,) `layout.TIMED`; the index of each one's key; the end of the log at this search.
+        """
+        matches, rows = await self._records(keys, log_end)
         is_meant = np.ones(rows.size, np.bool_)
         if unique:
             is_meant &= matches.hits == HIT_UNIQUE
@@ -119,26 +160,18 @@ class PendingTimers:
             indexes = np.array([index_of.get(name, ANY_TOPIC) for name in topics], np.int64)
             indexes = indexes[matches.key_at]
             is_meant &= (indexes == ANY_TOPIC) | ((rows["topic_index"] == indexes) & (indexes >= 0))
-        rows, name_index = rows[is_meant], matches.key_at[is_meant]
-        pending = np.zeros(rows.size, np.bool_)
-        for first in range(0, rows.size, PIECE_UNITS):
-            if first:
-                await asyncio.sleep(0)
-            part = slice(first, first + PIECE_UNITS)
-            pending[part] = self._decisions.is_pending(rows[part])
-        verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
-        verdicts[name_index[pending]] = Verdict.DONE
-        await self._set_verdicts(keys, rows, name_index, verdicts)
-        offsets, due_ms = rows["phys_offset"][pending], rows["due_ms"][pending]
-        offsets, firsts = np.unique(offsets, return_index=True)  # found by two keys: listed once
-        return Found(offsets, due_ms[firsts], name_index[pending][firsts], verdicts)
+        return rows[is_meant], matches.key_at[is_meant], matches.log_end
 
-    async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
+    async def _records(self, keys: Sequence[str], log_end: int = -1) -> tuple[Matches, Rows]:
         """Return the records with some keys, including transferred level messages."""
         topics = [TIMER_TOPIC]
         if self._timers.transfers.owned:
             topics.append(SCHEDULE_TOPIC)
-        matches = await search(self._timers.store, topics, keys)
+        store = self._timers.store
+        if log_end < 0:
+            matches = await search(store, topics, keys)
+        else:
+            matches = await search_later(store, topics, keys, log_end)
         pieces = [
             self._timers.records.read(matches.offsets[first : first + PIECE_UNITS])
             for first in range(0, max(matches.offsets.size, 1), PIECE_UNITS)
@@ -147,8 +180,13 @@ class PendingTimers:
 
     async def _set_verdicts(
         self, keys: Sequence[str], rows: Rows, name_index: Offsets, verdicts: npt.NDArray[np.int8]
-    ) -> None:
-        """Set the verdicts of keys without a pending timer; `name_index` ascends."""
+    ) -> bool:
+        """Set the verdicts of keys without a pending timer; `name_index` ascends.
+
+        Returns:
+            Whether deliveries may have been searched, while other work ran.
+        """
+        has_searched = False
         missing = np.unique(name_index[verdicts[name_index] == Verdict.UNKNOWN])
         firsts, ends = (
             np.searchsorted(name_index, missing),
@@ -158,7 +196,10 @@ class PendingTimers:
             records = rows[first:end]
             plain = records[records["kind"] == layout.TIMED_PLAIN]
             if plain.size:
+                markers = records["kind"] == layout.TIMED_MARKER
+                has_searched |= bool((markers & (records["origin"] < 0)).any())
                 verdicts[name] = await self._end_of(plain[-1], records, keys[name])
+        return has_searched
 
     async def _end_of(self, row: Row, records: Rows, key: str) -> Verdict:
         """Return the verdict of a timer that is not pending, given the records with its key."""
@@ -228,6 +269,13 @@ class PendingTimers:
         return min(queue.offset_from(first_offset), enqueued)
 
     # -- decide ---------------------------------------------------------------------------------
+
+    def wake_due(self, now_ms: int) -> bool:
+        """Wake the delivery of timers that are due; return whether there are any."""
+        is_due = self._timers.dequeue.can_deliver(now_ms)
+        if is_due:
+            self._timers.wake()
+        return is_due
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers."""

@@ -16,7 +16,7 @@ from duemq_common.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
-BATCH_MESSAGES: Final = 2_000
+BATCH_MESSAGES: Final = 256  # timers cancelled in one turn of the event loop
 Handle: TypeAlias = tuple[str, int, str]
 """Real topic, time in ms since the epoch, unique key."""
 

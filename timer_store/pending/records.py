@@ -41,18 +41,13 @@ class RecordReader:
         timed = np.zeros(offsets.size, layout.TIMED)
         timed["phys_offset"], timed["kind"] = offsets, layout.TIMED_BROKEN
         timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
-        order = np.argsort(offsets, kind="stable")
-        ranked = offsets[order]
-        for file in self._store.log_files:
-            first, end = np.searchsorted(ranked, [file.base, file.base + file.size])
-            if first == end:
-                continue
-            in_file = order[first:end]
+        for file, in_file in self._store.indexes_by_file(offsets):
             span = self._store.written_span(file)
-            timed[in_file] = self._read_file(file.data, span, ranked[first:end])
+            timed[in_file] = self._read_file(file.data, span, offsets[in_file])
         broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
-        rows, position = self._read_transferred(offsets[broken])
-        timed[broken[position]] = rows
+        if broken.size:
+            rows, position = self._read_transferred(offsets[broken])
+            timed[broken[position]] = rows
         return timed
 
     def _read_file(self, data: Bytes, span: tuple[int, int], offsets: Offsets) -> Rows:

@@ -115,6 +115,10 @@ class StoppedTimers:
         """
         raise StoreError(f"timers may be pending, but {NOT_RUNNING}. {REMEDY}")
 
+    def wake_due(self, now_ms: int) -> bool:
+        """Return False: no timer is delivered."""
+        return False
+
     def cancel(self, offsets: Offsets) -> Decided:
         """Decide on nothing."""
         return Decided(np.full(offsets.size, Verdict.UNKNOWN, np.int8))

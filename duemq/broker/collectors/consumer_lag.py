@@ -12,12 +12,12 @@ Source: ConsumerLagCalculator
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from delayed_delivery.steps import Steps
 from duemq.net.retry_topics import retry_topics
 from duemq.pop.pop_offsets import GroupQueue
 from duemq_common.topics import RETRY_PREFIX
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 CONSUME_POP: Final = "CONSUME_POP"
-QUEUES_PER_TURN: Final = 256
+QUEUES_PER_STEP: Final = 256
 QUEUES_MAX: Final = 100_000
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 
@@ -66,13 +66,13 @@ class GroupLag(Struct):
         self.queueing_latency = _age_ms(store, self.unpulled, now_ms)
 
 
-async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
+def group_lags(parts: BrokerComponents, now_ms: int) -> Steps[list[GroupLag]]:
     """Return the lag of every online group in each topic it subscribes to or has popped.
 
-    Other tasks run after every QUEUES_OF_TURN queues; at most QUEUES_MAX queues are included.
+    A step reads QUEUES_PER_STEP queues; at most QUEUES_MAX queues are included.
     """
     lags: list[GroupLag] = []
-    queues = rested = 0
+    queues = step_queues = 0
     for group, name, pops in _consumed(parts):
         topic = parts.topics.find(name)
         if topic is None or name.startswith(RETRY_PREFIX) or not topic.perm & 6:
@@ -87,13 +87,14 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
             count = of_queues.write_queues if of_queues is not None else 0
             if queues + count > QUEUES_MAX:
                 return lags
-            for first in range(0, count, QUEUES_PER_TURN):
-                part = range(first, min(first + QUEUES_PER_TURN, count))
+            for first in range(0, count, QUEUES_PER_STEP):
+                part = range(first, min(first + QUEUES_PER_STEP, count))
                 (_add_popped if pops else _add_queues)(parts, row, queue_topic, part)
                 queues += len(part)
-                if queues - rested >= QUEUES_PER_TURN:
-                    rested = queues
-                    await asyncio.sleep(0)
+                step_queues += len(part)
+                if step_queues >= QUEUES_PER_STEP:
+                    step_queues = 0
+                    yield
         for row in [lag, retry] if pops else [lag]:
             row.set_ages(parts.store, now_ms)
             lags.append(row)

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from delayed_delivery.steps import collected
+from delayed_delivery.steps import collected, in_turns
 from duemq.broker.collectors.consumer_lag import GroupLag, group_lags, is_system_group
 from duemq.metrics.kernels import (
     DELAY,
@@ -43,7 +43,6 @@ from duemq.metrics.loop_collector import COLLECT_S
 from duemq.metrics.series import COUNTER, GAUGE, HISTOGRAM, SeriesLabels, SeriesTable
 from duemq.net.meters import (
     CREATE_BOUNDS_MS,
-    Counts,
     Labels,
     Observations,
     RpcMeter,
@@ -77,7 +76,6 @@ MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUM
 Rows = Iterable[tuple[Sequence[str], float]]
 FamilyMaker = Callable[[], Iterable[Metric]]
 """Makes families from values that were read; called in any thread."""
-RowT = TypeVar("RowT")
 
 
 class NativeCollector:
@@ -105,7 +103,7 @@ class NativeCollector:
         """Read all values; return the functions that make the families from them."""
         parts, now_ms = self._parts, self._broker.clock.now_ms()
         assert parts.pop is not None
-        lags = await group_lags(parts, now_ms)
+        lags = await in_turns(group_lags(parts, now_ms))
         traffic = Traffic(
             stored=_stored(parts),
             pulled=await collected(_pulled(parts)),
@@ -329,10 +327,8 @@ def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
 
 
 def _meters(meters: Meters) -> Iterator[Metric]:
-    yield _counts_family("commit_messages", "Committed half messages.", meters.commits, "topic")
-    yield _counts_family(
-        "rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic"
-    )
+    yield _counter("commit_messages", "Committed half messages.", meters.commits, "topic")
+    yield _counter("rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic")
     yield _histogram_family(
         "finish_message_latency_milliseconds",
         "Seconds (as in Apache, despite the name) from birth to commit.",
@@ -449,10 +445,6 @@ def _counter(name: str, text: str, rows: Rows, *labels: str) -> Metric:
     for values, value in rows:
         family.add_metric(values, value)
     return family
-
-
-def _counts_family(name: str, text: str, counts: Counts, *labels: str) -> Metric:
-    return _counter(name, text, counts, *labels)
 
 
 def _histogram_family(name: str, text: str, observed: Observations, *labels: str) -> Metric:

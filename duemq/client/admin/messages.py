@@ -7,9 +7,8 @@ message id, or by unique id or key and topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from duemq.client.admin.cluster import BrokerMember, parsed
 from duemq.client.admin.groups import GroupsAdmin
 from duemq.client.errors import NoRoute, Unsupported
-from duemq.client.message import MessageQueue, ReceivedMessage, milliseconds
+from duemq.client.message import MessageQueue, ReceivedMessage
 from duemq_common.bodies.histories import (
     HistoryRequest,
     HistoryResponse,
@@ -30,8 +29,7 @@ from duemq_common.topics import PENDING_TOPICS
 from message_store.log.offset_id import decode_offset_id, encode_offset_id
 from message_store.log.record import Record, split_records
 
-QUERY_COUNT: Final = 32  # messages of a broker by one unique id
-KEY_COUNT_MAX: Final = 64  # maxNum that all brokers accept
+QUERY_COUNT: Final = 32  # messages of a broker by one name
 TIME_MS_MAX: Final = (1 << 63) - 1
 RECORD_ONLY: Final = "the broker is not a DueMQ broker: it returns one record, without a history"
 
@@ -94,7 +92,7 @@ class MessagesAdmin(GroupsAdmin):
     async def _records_at(self, address: str, name: str, topic: str) -> list[Record]:
         """Return the records of a name at an Apache broker; none if it cannot look them up."""
         if topic:
-            fields = _query_fields(topic, name, 0, TIME_MS_MAX, QUERY_COUNT, unique=False)
+            fields = _query_fields(topic, name, unique=False)
             response = await self.client.call(address, RequestCode.QUERY_MESSAGE, fields)
         else:
             try:
@@ -108,29 +106,6 @@ class MessagesAdmin(GroupsAdmin):
         records = split_records(bytes_of(response))
         return [record for record in records if not topic or name in _names_of(record)]
 
-    async def message_at(self, offset_message_id: str) -> ReceivedMessage | None:
-        """Return the message with an offset message id; None: the broker no longer has it.
-
-        The id names the broker; with the address of one broker, that one is used.
-
-        Raises:
-            ValueError: The id is malformed.
-            Unreachable: The broker does not respond.
-        """
-        host, port, offset = decode_offset_id(offset_message_id)
-        address = self.client.broker or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        code = RequestCode.VIEW_MESSAGE_BY_ID
-        response = await self.client.call(address, code, {"offset": offset})
-        if response.code == ResponseCode.NO_PERMISSION:
-            raise self.client.refusal(response, address, code)
-        if response.code != ResponseCode.SUCCESS:
-            return None
-        records = split_records(bytes_of(response))
-        if not records:
-            return None
-        [record] = records
-        return ReceivedMessage(record, MessageQueue(record.topic, "", record.queue_id))
-
     async def messages_by_id(self, topic: str, unique_id: str) -> list[ReceivedMessage]:
         """Return the stored messages with a unique id, oldest first.
 
@@ -138,46 +113,17 @@ class MessagesAdmin(GroupsAdmin):
             NoRoute: The topic does not exist.
             Refused: A broker refused the query.
         """
-        messages = await self._query(topic, unique_id, 0, TIME_MS_MAX, QUERY_COUNT, unique=True)
-        return _sorted(messages, lambda message: message.message_id == unique_id)
-
-    async def messages_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        count: int = KEY_COUNT_MAX,
-    ) -> list[ReceivedMessage]:
-        """Return the newest stored messages with a key, oldest first.
-
-        Args:
-            since, until: Range of the store time.
-            count: Maximum number of messages of each broker.
-        Raises:
-            NoRoute: The topic does not exist.
-            Refused: A broker refused the query.
-        """
-        since_ms = milliseconds(since) if since else 0
-        until_ms = milliseconds(until) if until else TIME_MS_MAX
-        messages = await self._query(topic, key, since_ms, until_ms, count, unique=False)
-        return _sorted(messages, lambda message: key in message.keys)
-
-    async def _query(
-        self, topic: str, key: str, since_ms: int, until_ms: int, count: int, *, unique: bool
-    ) -> list[ReceivedMessage]:
         route = await self.client.fetch_route(topic)
         if route is None:
             raise NoRoute(f"topic {topic} does not exist")
-        fields = _query_fields(topic, key, since_ms, until_ms, count, unique=unique)
         messages: list[ReceivedMessage] = []
         for broker_name in route.addresses:
+            address = route.any_member(broker_name)
             messages += [
                 ReceivedMessage(record, MessageQueue(topic, broker_name, record.queue_id))
-                for record in await self._query_at(route.any_member(broker_name), fields)
+                for record in await self.records_by_id(address, topic, unique_id)
             ]
-        return messages
+        return sorted(messages, key=lambda message: message.stored_at)
 
     async def records_by_id(self, address: str, topic: str, unique_id: str) -> list[Record]:
         """Return the records of a topic with a unique id at one broker.
@@ -185,36 +131,24 @@ class MessagesAdmin(GroupsAdmin):
         Raises:
             Refused: The broker refused the query.
         """
-        fields = _query_fields(topic, unique_id, 0, TIME_MS_MAX, QUERY_COUNT, unique=True)
-        records = await self._query_at(address, fields)
-        return [one for one in records if one.properties.get("UNIQ_KEY") == unique_id]
-
-    async def _query_at(self, address: str, fields: dict[str, object]) -> list[Record]:
         code = RequestCode.QUERY_MESSAGE
+        fields = _query_fields(topic, unique_id, unique=True)
         response = await self.client.call(address, code, fields)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return []
         if response.code != ResponseCode.SUCCESS:
             raise self.client.refusal(response, address, code)
-        return split_records(bytes_of(response))
+        records = split_records(bytes_of(response))
+        return [one for one in records if one.properties.get("UNIQ_KEY") == unique_id]
 
 
-def _sorted(
-    messages: list[ReceivedMessage], matches: Callable[[ReceivedMessage], bool]
-) -> list[ReceivedMessage]:
-    """Return the messages that match, oldest first: an index has hashes of keys only."""
-    return sorted(filter(matches, messages), key=lambda message: message.stored_at)
-
-
-def _query_fields(
-    topic: str, key: str, since_ms: int, until_ms: int, count: int, *, unique: bool
-) -> dict[str, object]:
+def _query_fields(topic: str, key: str, *, unique: bool) -> dict[str, object]:
     return {
         "topic": topic,
         "key": key,
-        "maxNum": count,
-        "beginTimestamp": since_ms,
-        "endTimestamp": until_ms,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": TIME_MS_MAX,
         "_UNIQUE_KEY_QUERY": unique,
     }
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8, trailing_zeros
-from message_store.kernels.properties import find_byte
+from message_store.kernels.names import find_byte
 from message_store.layout import ENTRY_END, NAME_END
 
 WORD_BYTES = 8

@@ -106,6 +106,8 @@ class GrpcCall:
         deadline_s: Deadline of the client in loop time; None: no deadline.
         is_ended: Whether the client has sent everything.
         unsent: Encoded messages that are not sent yet.
+        on_unsent: Called once if the client disconnects, or cancels the call, before all messages
+            were sent.
         trailers: Header fields that end the call; None while it is in progress.
     """
 
@@ -120,6 +122,7 @@ class GrpcCall:
         "is_lost",
         "metadata",
         "method",
+        "on_unsent",
         "sent_headers",
         "stream_id",
         "task",
@@ -142,6 +145,7 @@ class GrpcCall:
         self._received: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self.is_ended = self.is_lost = self.sent_headers = False
+        self.on_unsent: Callable[[], None] | None = None
         self.trailers: tuple[tuple[bytes, bytes], ...] | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -221,6 +225,9 @@ class GrpcCall:
         self.is_lost = True
         if self.task is not None:
             self.task.cancel()
+        if self.unsent and self.on_unsent is not None:
+            self.on_unsent()
+        self.on_unsent = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -30,8 +30,8 @@ from delayed_delivery.kernels.redirected import (
 )
 from message_store.kernels.bytes import Bytes, copy
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, has_name, is_named
-from message_store.kernels.properties import equals, find_byte, java_hash, parse_number
+from message_store.kernels.names import entry_end, find_byte, has_name, is_named
+from message_store.kernels.properties import equals, java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
     ENTRY_END,

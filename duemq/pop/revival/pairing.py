@@ -6,6 +6,9 @@
 
 A checkpoint is open until `settle` closes it, or until all of its messages are acknowledged. An
 acknowledgement without an open checkpoint is late or forged, and changes nothing.
+
+Pops of a clock that was ahead are visible again at a time of the present clock. Their records come
+earlier than at their due times, so they show nothing about other records.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint
+from duemq.pop.checkpoints import Acknowledgement, Key, PopCheckpoint, is_ahead
 
 RETRY_MS: Final = 1_000  # pause after the first failure
 RETRY_MS_MAX: Final = 60_000
@@ -32,6 +35,9 @@ class Pairing:
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         self.read_due_ms = 0
+        self._now_ms = 0
+        # revive times of checkpoints that are ahead of the clock, by queue offset
+        self._ahead: dict[int, int] = {}
         self._open: dict[int, PopCheckpoint] = {}  # by queue offset, ascending
         self._by_key: dict[Key, list[int]] = {}
         self._by_time: list[tuple[int, int]] = []  # heap of (revive time, queue offset)
@@ -50,7 +56,7 @@ class Pairing:
     @property
     def first_ms(self) -> int | None:
         """Earliest revive time of an open checkpoint, in ms since the epoch; None: none is open."""
-        times = [self._open[position].revive_ms for position in self._paused]
+        times = [self._visible_ms(position) for position in self._paused]
         first_ms = self._unpaused_ms()
         return min(times + ([first_ms] if first_ms is not None else []), default=None)
 
@@ -69,19 +75,65 @@ class Pairing:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    @property
+    def decidable_ms(self) -> int:
+        """Revive time up to which the records that were read are all records."""
+        return 0 if self._ahead else min(self.read_due_ms - 1, self._now_ms)
+
+    def set_time(self, now_ms: int) -> list[PopCheckpoint]:
+        """Set the current time; after a step of the clock, other checkpoints are due first.
+
+        Returns:
+            Open checkpoints that were ahead of the clock, and are not any more.
+        """
+        before_ms, self._now_ms = self._now_ms, now_ms
+        if now_ms < before_ms:
+            self.read_due_ms = min(self.read_due_ms, now_ms)
+        elif all(is_ahead(self._open[position].pop_ms, now_ms) for position in self._ahead):
+            return []
+        left_ms = {position: self._visible_ms(position) - before_ms for position in self._open}
+        before, self._by_time, self._ahead = self._ahead, [], {}
+        for position in self._open:
+            self._place(position, max(left_ms[position], 0))
+        return [self._open[position] for position in before.keys() - self._ahead.keys()]
+
+    def _visible_ms(self, position: int) -> int:
+        revive_ms = self._ahead.get(position)
+        return self._open[position].revive_ms if revive_ms is None else revive_ms
+
+    def _place(self, position: int, left_ms: int | None = None) -> None:
+        """Put an open checkpoint into the order of the revive times.
+
+        Args:
+            left_ms: Time from now until its revive time, before the clock was set back; None: the
+                checkpoint is new.
+        """
+        checkpoint, now_ms = self._open[position], self._now_ms
+        if is_ahead(checkpoint.pop_ms, now_ms):
+            revive_ms = checkpoint.visible_ms(now_ms)
+            if left_ms is not None and is_ahead(checkpoint.stored_ms, now_ms):
+                revive_ms = min(revive_ms, now_ms + left_ms)
+            self._ahead[position] = revive_ms
+        heapq.heappush(self._by_time, (self._visible_ms(position), position))
+
+    def checkpoints(self, key: Key) -> list[PopCheckpoint]:
+        """Return the open checkpoints with a key."""
+        return [self._open[position] for position in self._by_key.get(key, ())]
+
     def add(self, record: PopCheckpoint | Acknowledgement | None) -> None:
         """Add the record at `next_offset`; None: the record is unreadable and is skipped."""
         position = self.next_offset
         self.next_offset += 1
         if record is None:
             return
-        self.read_due_ms = max(self.read_due_ms, record.due_ms)
+        if isinstance(record, Acknowledgement) or record.pop_ms <= record.stored_ms:
+            self.read_due_ms = max(self.read_due_ms, record.due_ms)
         if isinstance(record, Acknowledgement):
             self._acknowledge(record)
         elif record.unacknowledged:
             self._open[position] = record
             self._by_key.setdefault(record.key, []).append(position)
-            heapq.heappush(self._by_time, (record.revive_ms, position))
+            self._place(position)
 
     def _acknowledge(self, record: Acknowledgement) -> None:
         for position in list(self._by_key.get(record.key, ())):
@@ -131,13 +183,14 @@ class Pairing:
 
     def _resume(self, position: int) -> None:
         del self._paused[position]
-        heapq.heappush(self._by_time, (self._open[position].revive_ms, position))
+        heapq.heappush(self._by_time, (self._visible_ms(position), position))
 
     def settle(self, position: int) -> None:
         """Close the checkpoint at a queue offset."""
         key = self._open.pop(position).key
         self._failures.pop(position, None)
         self._paused.pop(position, None)
+        self._ahead.pop(position, None)
         same = self._by_key[key]
         same.remove(position)
         if not same:

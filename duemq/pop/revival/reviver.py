@@ -10,9 +10,8 @@ end, the reader must have read a later record.
 
 The copies of a checkpoint are appended in one batch, in one turn. A message whose copy the store
 will never accept, or that cannot be read, goes to quarantine. A checkpoint that the store refuses
-now is tried again later; other checkpoints continue. After a start, `_copied_before`
-finds the copies that were appended before it: each copy contains the log offset of its source.
-It compares log offsets and not times, because after a failover another clock is in use.
+now is tried again later; other checkpoints continue. After a start, `EarlierCopies`
+finds the copies that were appended before it.
 Source: PopReviveService
 """
 
@@ -28,10 +27,12 @@ from delayed_delivery.quarantine import Reason
 from delayed_delivery.stored_quarantine import StoredQuarantine
 from duemq.net.notices import Notices
 from duemq.net.retry_topics import normal_topic, retry_topic
-from duemq.pop.checkpoints import PopCheckpoint, RecordError, parse_revive_record
+from duemq.pop.checkpoints import PopCheckpoint, RecordError, is_ahead, parse_revive_record
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
 from duemq.pop.queue_reader import QueueReader, RawRecords
+from duemq.pop.revival.ahead_pops import AheadPops
+from duemq.pop.revival.earlier_copies import EarlierCopies
 from duemq.pop.revival.pairing import Pairing
 from duemq.pop.revival.retry_copies import RetryCopies
 from duemq.registry.consumer_offsets import OffsetManager
@@ -56,6 +57,7 @@ CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
 SETTLE_MS: Final = 5  # pause while due timers are still being delivered
 RECREATED: Final = "the topic was deleted and created again"
 RETRY_MS: Final = 1_000  # pause after a refusal of the store
+WATCH_MS: Final = 60_000  # `Clock.wait` ends within a second of a step back
 
 
 class Reviver:
@@ -67,6 +69,7 @@ class Reviver:
         delivered_ms: Returns a time by which every due timer has been delivered.
         put_path: Put path that appends the copies.
         compiled: Returns whether kernels may be used.
+        ahead: Search for pops of a clock that was ahead.
     Attributes:
         revived: Messages that were copied to a retry topic since the start.
         quarantine: Quarantine of messages without a possible copy.
@@ -84,18 +87,18 @@ class Reviver:
         delivered_ms: Callable[[int], int],
         figures: PopFigures,
         compiled: Callable[[], bool],
+        ahead: AheadPops,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._identity = offsets, identity
         self._clock, self._delivered_ms, self._figures = clock, delivered_ms, figures
+        self._ahead = ahead
         self._reader, self._copies = QueueReader(store), RetryCopies(put_path, identity, compiled)
         self._topic = revive_topic(identity.cluster_name)
         store.topics.add(self._topic)
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
-        # see `_copied_before`
-        self._revived_before: dict[str, tuple[int, dict[tuple[int, str], int]]] = {}
-        self._log_end = 0  # end of the log at the start
+        self._earlier = EarlierCopies(store)
         self._wake = Signal()
         self._stopping = self._sleeping = False
         self._retry_ms = self._turn_ms = 0
@@ -120,12 +123,13 @@ class Reviver:
 
     def begin(self) -> None:
         """Continue at the stored progress."""
-        self._log_end = self._store.max_offset
+        self._earlier.begin()
         for queue_id in range(REVIVE_QUEUES):
             low, high = self._store.queue_bounds(self._topic, queue_id)
             stored = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
             following = 0 if stored is None else stored + 1
             self._queues.append(Pairing(min(max(following, low), high)))
+            self._queues[-1].set_time(self._clock.now_ms())
             self._restart_ends.append(high)
 
     def on_append(self, batch: PutBatch) -> None:
@@ -170,8 +174,15 @@ class Reviver:
             for pairing in self._queues:
                 pairing.end_pauses()
         self._turn_ms = now_ms
+        if self._ahead.is_needed(now_ms) and now_ms >= self._retry_ms:
+            if not self._ahead.step(now_ms):
+                self._retry_ms = now_ms + RETRY_MS
+                return False
+            worked = True
         for queue_id, pairing in enumerate(self._queues):
-            read = 0 if self._is_full(pairing, now_ms) else self._read(queue_id, pairing)
+            for checkpoint in pairing.set_time(now_ms):
+                self._ahead.end(checkpoint)
+            read = 0 if self._is_full(pairing) else self._read(queue_id, pairing)
             if now_ms < self._retry_ms:
                 continue
             through_ms = self._decided_ms(queue_id, pairing, now_ms)
@@ -186,20 +197,24 @@ class Reviver:
                 await asyncio.sleep(0)  # pops read the messages that are visible now
         return worked
 
-    def next_work_ms(self, now_ms: int) -> int | None:
-        """Return the time at which a turn has work, unless a record is appended before."""
+    def next_work_ms(self, now_ms: int) -> int:
+        """Return the time of the next turn, unless a record is appended before.
+
+        A record of a pop is not in the revive topic for long, and the clock may be set back.
+        """
+        if self._ahead.is_needed(now_ms):
+            return max(self._retry_ms, now_ms + SETTLE_MS)
         times = [pairing.next_ms for pairing in self._queues]
-        first = min((time_ms for time_ms in times if time_ms is not None), default=None)
-        return None if first is None else max(first, self._retry_ms, now_ms + SETTLE_MS)
+        first = min([now_ms + WATCH_MS, *(time_ms for time_ms in times if time_ms is not None)])
+        return max(first, self._retry_ms, now_ms + SETTLE_MS)
 
     # -- reading --------------------------------------------------------------------------------
 
     @staticmethod
-    def _is_full(pairing: Pairing, now_ms: int) -> bool:
+    def _is_full(pairing: Pairing) -> bool:
         """Return whether to decide checkpoints before more are read."""
         next_ms = pairing.next_ms
-        decidable_ms = min(pairing.read_due_ms - 1, now_ms)
-        return len(pairing) >= OPEN_MAX and next_ms is not None and next_ms <= decidable_ms
+        return len(pairing) >= OPEN_MAX and next_ms is not None and next_ms <= pairing.decidable_ms
 
     def _read(self, queue_id: int, pairing: Pairing) -> int:
         """Read the next records of a queue; return their number."""
@@ -228,10 +243,32 @@ class Reviver:
 
     def _decided_ms(self, queue_id: int, pairing: Pairing, now_ms: int) -> int:
         """Return the revive time up to which no later record can change a decision."""
-        _, high = self._store.queue_bounds(self._topic, queue_id)
-        if pairing.next_offset < high:
-            return min(pairing.read_due_ms - 1, now_ms)
+        if self._ahead.is_needed(now_ms):
+            return 0
+        if self._is_behind(queue_id, pairing):
+            return pairing.decidable_ms
         return self._delivered_ms(now_ms)
+
+    def _is_behind(self, queue_id: int, pairing: Pairing) -> bool:
+        """Return whether a queue has records to read."""
+        return pairing.next_offset < self._store.queue_bounds(self._topic, queue_id)[1]
+
+    def open_until_ms(self, checkpoint: PopCheckpoint, offset: int) -> int | None:
+        """Return the time from which a popped message is visible; None: its pop is decided.
+
+        Args:
+            checkpoint: Checkpoint of the message; it need not be in the revive topic.
+            offset: Queue offset of the message.
+        """
+        now_ms = self._clock.now_ms()
+        if not is_ahead(checkpoint.pop_ms, now_ms):
+            return checkpoint.revive_ms if checkpoint.revive_ms > self.settled_ms() else None
+        for queue_id, pairing in enumerate(self._queues):
+            for each in pairing.checkpoints(checkpoint.key):
+                return each.visible_ms(now_ms) if offset in each.unacknowledged else None
+            if self._is_behind(queue_id, pairing):
+                return now_ms + checkpoint.invisible_ms
+        return now_ms + checkpoint.invisible_ms if self._ahead.is_needed(now_ms) else None
 
     def settled_ms(self) -> int:
         """Return the revive time up to which every checkpoint is settled; 0 before the start."""
@@ -245,8 +282,8 @@ class Reviver:
         done = pairing.settled_before - 1
         if done >= 0 and done != self._offsets.query(REVIVE_GROUP, self._topic, queue_id):
             self._offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
-            if self._revived_before and self._has_restarted():
-                self._revived_before.clear()
+            if self._earlier.is_used and self._has_restarted():
+                self._earlier.clear()
 
     def _has_restarted(self) -> bool:
         """Return whether all checkpoints from before the start are decided."""
@@ -351,8 +388,8 @@ class Reviver:
         """Settle the messages that an earlier run has copied or moved to quarantine."""
         units = self._store.units(self._topic, queue_id, position, 1)
         since = int(units[0]["phys_offset"]) if units.size else 0
-        copied = self._copied_before(target, since)
-        quarantined = self._copied_before(QUARANTINE_TOPIC, since)
+        copied = self._earlier.of(target, since)
+        quarantined = self._earlier.of(QUARANTINE_TOPIC, since)
         for offset in checkpoint.unacknowledged:
             units = self._store.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
             source = int(units[0]["phys_offset"]) if units.size else -1
@@ -442,34 +479,6 @@ class Reviver:
             self._figures.on_settled(checkpoint, 1)
             checkpoint.acked.add(offset)
         return refusal
-
-    def _copied_before(self, target: str, since: int) -> dict[tuple[int, str], int]:
-        """Return the copies that were put into a retry topic or quarantine before the start.
-
-        Args:
-            since: Log offset; copies before it belong to other checkpoints.
-        Returns:
-            Log offset of the last copy, by the log offset of its source and the group of a
-            quarantine record.
-        """
-        read_from, copies = self._revived_before.get(target, (self._log_end, {}))
-        if since < read_from:
-            offset = self._store.queue_end_before(target, 0, since)
-            end = self._store.queue_end_before(target, 0, read_from)
-            while offset < end:
-                units = self._store.units(target, 0, offset, min(UNITS_MAX, end - offset))
-                if not units.size:
-                    break
-                for phys_offset in units["phys_offset"].tolist():
-                    with suppress(RecordUnreadable):
-                        record = self._store.read_record(phys_offset)
-                        is_copy = target != QUARANTINE_TOPIC
-                        group = "" if is_copy else record.properties.get("DUEMQ_GROUP", "")
-                        source = record.prepared_offset, group
-                        copies[source] = max(copies.get(source, 0), phys_offset)
-                offset += int(units.size)
-            self._revived_before[target] = since, copies
-        return copies
 
 
 def is_newer(checkpoint: PopCheckpoint, log_offset: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from duemq_common.charts import COLOURS, Series, chart, time_text
 from duemq_common.report_page import ReportTable, clean_text, render_report
+from duemq_common.text import binary_size, duration
 from duemq_migration.ledger.records import EventRecord, LedgerLevel, MigrationRun, SampleRecord
 from duemq_migration.ownership.states import State
 
@@ -75,8 +76,8 @@ def _figures(run: MigrationRun) -> list[tuple[str, str, str]]:
         (_count(sum(level.moved for level in run.levels)), "messages transferred"),
         (_count(sum(level.routed for level in run.levels)), "new messages stored as timers"),
         (_count(sum(level.returned for level in run.levels)), "returned to levels"),
-        (_bytes(sum(level.moved_bytes for level in run.levels)), "of timer units written"),
-        (_duration(last - first), "from start to end"),
+        (binary_size(sum(level.moved_bytes for level in run.levels)), "of timer units written"),
+        (duration(last - first), "from start to end"),
         (_rate_text(max(rates)) if rates else NOTHING, "fastest"),
         (_ms(max(during)) if during else NOTHING, "highest p99 lateness during the run"),
     ]
@@ -194,13 +195,13 @@ def _plan(run: MigrationRun) -> ReportTable:
     rows = [
         [
             f"{level.level}",
-            _duration(level.delay_ms),
+            duration(level.delay_ms),
             _count(level.pending),
-            _bytes(level.pending_bytes),
+            binary_size(level.pending_bytes),
             NOTHING if level.first_due_ms is None else _time_text(level.first_due_ms),
             NOTHING if level.last_due_ms is None else _time_text(level.last_due_ms),
             _count(level.overdue),
-            _duration(level.estimate_ms),
+            duration(level.estimate_ms),
         ]
         for level in (run.plan.levels if run.plan else ())
     ]
@@ -250,27 +251,5 @@ def _rate_text(rate: float) -> str:
     return f"{rate:,.0f}/s"
 
 
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1_024:
-            return f"{size:.3g} {unit}" if size < 1_000 else f"{size:.0f} {unit}"
-        size /= 1_024
-    return f"{size:,.1f} TiB"
-
-
 def _ms(ms: float) -> str:
-    return f"{ms:,.0f} ms" if ms < 10_000 else _duration(int(ms))
-
-
-def _duration(ms: int) -> str:
-    if ms < 1_000:
-        return f"{ms} ms"
-    seconds = ms / 1_000
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (int(seconds), "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+    return f"{ms:,.0f} ms" if ms < 10_000 else duration(ms)

@@ -211,11 +211,11 @@ class RoutedReturn:
 
     def _levels_of(self, rows: Rows) -> Offsets:
         out = np.zeros(rows.size, np.int64)
-        for file in self._store.log_files:
+        for file, in_file in self._store.indexes_by_file(rows["phys_offset"]):
+            levels = np.zeros(in_file.size, np.int64)
             span = self._store.written_span(file)
-            inside = (rows["phys_offset"] >= span[0]) & (rows["phys_offset"] < sum(span))
-            if inside.any():
-                levels_of(file.data, span, rows, self._scratch, out)
+            levels_of(file.data, span, rows[in_file], self._scratch, levels)
+            out[in_file] = levels
         out[rows["kind"] != layout.TIMED_PLAIN] = 0
         return out
 

@@ -20,8 +20,12 @@ class ListedGroups(FakeGroups):
 
 
 class ListedOffsets(FakeOffsets):
-    def topics_of(self, group: str) -> list[str]:
-        return sorted({topic for name, topic, _ in self.table if name == group})
+    async def topics_by_group(self) -> dict[str, list[str]]:
+        groups = {group for group, _, _ in self.table}
+        return {
+            group: list({topic for name, topic, _ in self.table if name == group})
+            for group in groups
+        }
 
     def groups_of(self, topic: str) -> list[str]:
         return sorted({group for group, name, _ in self.table if name == topic})

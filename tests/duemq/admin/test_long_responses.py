@@ -105,12 +105,8 @@ def test_topics_of_a_group(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch)
     assert work.most <= ROWS_PER_TURN
 
 
-def test_lag_of_all_groups(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_topics(broker, COUNT)
-    asyncio.run(broker.groups.update([GroupConfig(name="g")]))
-    for number in range(COUNT):
-        broker.offsets.commit("g", f"T{number}", 0, 0)
-    report = ConsumeReport(
+def report_of(broker: AdminBroker) -> ConsumeReport:
+    return ConsumeReport(
         broker.store,
         broker.topics,
         broker.groups,
@@ -119,7 +115,45 @@ def test_lag_of_all_groups(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch)
         broker.group_admin.consume_stats,
         "127.0.0.1:10911",
     )
+
+
+def test_lag_of_all_groups(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_topics(broker, COUNT)
+    asyncio.run(broker.groups.update([GroupConfig(name="g")]))
+    for number in range(COUNT):
+        broker.offsets.commit("g", f"T{number}", 0, 0)
+    report = report_of(broker)
     work = WorkPerTurn(monkeypatch, MessageStore, "readable_bounds")
     response = asyncio.run(work.during(report.all_groups(Request(317, {"isOrder": "false"}))))
     assert bytes(response.body).count(b'"offsetTable"') == COUNT
     assert work.most <= ROWS_PER_TURN + 1  # a report, and the lags of some topics
+
+
+def test_lag_of_all_groups_in_topics_with_many_queues(
+    broker: AdminBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"g{number}" for number in range(COUNT)]
+    asyncio.run(broker.groups.update([GroupConfig(name=name) for name in names]))
+    for name in ("T", "U"):
+        broker.create(name, COUNT)
+        broker.offsets.commit("g7", name, 0, 0)
+    report = report_of(broker)
+    work = WorkPerTurn(monkeypatch, MessageStore, "readable_bounds")
+    groups = WorkPerTurn(monkeypatch, broker.clients, "topics_of")
+    request = Request(317, {"isOrder": "false"})
+    response = asyncio.run(work.during(groups.during(report.all_groups(request))))
+    assert list(json_dialect.loads(bytes(response.body).decode())["consumeStatsList"][0]) == ["g7"]
+    assert groups.total >= COUNT
+    assert groups.most <= ROWS_PER_TURN
+    assert work.total >= 4 * COUNT
+    assert work.most <= ROWS_PER_TURN
+
+
+def test_corrections_of_many_groups(broker: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(COUNT):
+        broker.offsets.commit(f"g{number}", "T", 0, number)
+    work = WorkPerTurn(monkeypatch, broker.offsets, "of_pair")
+    request = Request(308, {"filterGroups": "g0", "compareGroup": "g7", "topic": "T"})
+    response = asyncio.run(work.during(report_of(broker).corrections(request)))
+    assert bytes(response.body) == b'{"correctionOffsets":{0:1}}'
+    assert (work.total, work.most) == (COUNT, 1)

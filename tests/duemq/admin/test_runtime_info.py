@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duemq.admin.runtime_info import RuntimeInfo, binary_size, run_time
+from duemq.admin.runtime_info import RuntimeInfo, run_time
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq_common.clock import FakeClock
@@ -115,14 +115,6 @@ def test_this_master_has_no_replicas(
 ) -> None:
     body = json.loads(run(rig[3][907](Request(907, {}))).body)
     assert (body["master"], body["haConnectionInfo"]) == (True, [])
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (50 << 30, "50.0 GiB")],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert binary_size(size) == text
 
 
 def test_run_time_never_runs_backwards() -> None:

@@ -134,6 +134,7 @@ def test_what_plugins_bring_is_joined_in_order() -> None:
     )
     assert joined.put_hooks() == [hook_a, hook_b]
     assert joined.system_topics() == [SystemTopic("A", 1)]
+    assert [joined.has_topic(name) for name in "AB"] == [True, False]
     assert joined.request_handlers({}) == {9001: handler}
     assert list(joined.admin_views()) == ["b.v"]
 

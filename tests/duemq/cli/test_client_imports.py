@@ -10,6 +10,7 @@ import pytest
 TIMEOUT_S = 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "module", ["messages", "send_file", "consume", "levels", "replicas", "timers"]
 )

@@ -62,7 +62,7 @@ def test_help_ends_with_an_example() -> None:
 
 def commands(group: TyperGroup) -> Iterator[TyperCommand]:
     for item in getattr(group, "commands", {}).values():
-        child = item.load() if isinstance(item, LazyGroup) else item
+        child = item.loaded if isinstance(item, LazyGroup) else item
         if isinstance(child, TyperCommand):
             yield child
         else:

@@ -149,6 +149,7 @@ def test_a_file_of_a_command_is_no_broker_that_is_away(tmp_path: Path) -> None:
     assert done.stderr == f"duemq: {target}: Not a directory\n"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -306,6 +307,7 @@ app(sys.argv[1:])
 """
 
 
+@pytest.mark.extended
 def test_a_reload_before_the_broker_starts_is_postponed(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     keys = SMALL | {"storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h"}

@@ -20,6 +20,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

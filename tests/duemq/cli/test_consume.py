@@ -42,6 +42,7 @@ def test_a_body_cannot_drive_the_terminal(broker: Running) -> None:
     assert line.endswith("\\x1b]0;owned\\x07\\x1b[2Jü\\nnext")
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("B15")
 @pytest.mark.parametrize(
     "words",
@@ -67,6 +68,7 @@ def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
     process.stderr.close()
 
 
+@pytest.mark.extended
 @pytest.mark.finding("B22")
 def test_consume_continues_when_the_broker_restarts(tmp_path: Path) -> None:
     # No connection takes them while the broker is stopped; VIP is 2 below, replicas 1 above.

@@ -112,3 +112,10 @@ def test_a_user_without_a_home_directory_has_no_contexts(monkeypatch: pytest.Mon
             Exit.USAGE,
             "duemq: this user has no home directory: set XDG_CONFIG_HOME to a directory",
         )
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert"])
+def test_an_error_of_a_certificate_names_the_option(tmp_path: Path, option: str) -> None:
+    done = duemq("topic", "list", "--broker", "127.0.0.1:1", option, str(tmp_path / "absent.pem"))
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert f"{option} {tmp_path}/absent.pem: cannot be read: No such file" in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TIMEOUT_S, environment
+from tests.support.commands import TIMEOUT_S, TOP, environment
 
 
 def brokers(pid: int) -> list[int]:
@@ -28,11 +28,13 @@ def brokers(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("B23")
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_ends_the_broker_too(number: signal.Signals, tmp_path: Path) -> None:
     demo = subprocess.Popen(
-        [sys.executable, "-m", "duemq", "demo", "--json"],
+        [sys.executable, "-m", "tests.support.demo", "--json"],
+        cwd=TOP,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment(TMPDIR=str(tmp_path)),

@@ -94,6 +94,7 @@ def drain_process(broker: Running) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.extended
 def test_an_interrupted_drain_reports_that_the_sends_stay_off(broker: Running) -> None:
     process = drain_process(broker)
     process.send_signal(signal.SIGINT)
@@ -104,6 +105,7 @@ def test_an_interrupted_drain_reports_that_the_sends_stay_off(broker: Running) -
     assert drained(broker, "test", "--undo")["accepts_sends"]
 
 
+@pytest.mark.extended
 def test_a_broker_that_stops_during_a_drain_is_reported(tmp_path: Path) -> None:
     broker = start(tmp_path)
     process = drain_process(broker)
@@ -115,6 +117,7 @@ def test_a_broker_that_stops_during_a_drain_is_reported(tmp_path: Path) -> None:
     assert "does not respond" in reason
 
 
+@pytest.mark.extended
 def test_another_broker_that_does_not_respond_is_not_asked(broker: Running, tmp_path: Path) -> None:
     address = str(broker.ready["namesrv"])
     keys = {"brokerName": "other", "embeddedNamesrvEnable": "false", "namesrvAddr": address}
@@ -158,8 +161,11 @@ def test_members_of_a_broadcasting_group_are_not_waited_for(
 class OneBroker:
     """Target and client of a broker that responds to the change with an error, or not."""
 
-    def __init__(self, error: Exception | None, *, as_json: bool = False) -> None:
-        self.as_json, self._error = as_json, error
+    def __init__(
+        self, error: Exception | None, *, as_json: bool = False, permission: str = "7"
+    ) -> None:
+        self.as_json, self._error, self._permission = as_json, error, permission
+        self.changes: list[dict[str, int]] = []
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[OneBroker]:
@@ -168,7 +174,11 @@ class OneBroker:
     async def masters(self, names: list[str]) -> list[BrokerMember]:
         return [BrokerMember("cluster", "test", 0, "127.0.0.1:1")]
 
+    async def broker_config(self, address: str) -> dict[str, str]:
+        return {"brokerPermission": self._permission}
+
     async def update_broker_config(self, address: str, changes: dict[str, int]) -> None:
+        self.changes.append(changes)
         if self._error is not None:
             raise self._error
 
@@ -185,10 +195,32 @@ class OneBroker:
 def test_sends_that_may_be_off_are_reported(
     capsys: pytest.CaptureFixture[str], error: Exception, undo: bool, stay_off: bool
 ) -> None:
-    target: Any = OneBroker(error)
+    target: Any = OneBroker(error, permission="4" if undo else "6")
     with pytest.raises(type(error)):
         drain.drain(target, "", soon="1s", timeout="1s", undo=undo)
     assert ("stay off" in capsys.readouterr().err) == stay_off
+
+
+@pytest.mark.parametrize(
+    ("before", "undo", "after"),
+    [(6, False, 4), (4, True, 6), (2, False, 0), (0, True, 2), (4, False, None), (6, True, None)],
+)
+def test_only_the_permission_to_write_changes(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    undo: bool,
+    after: int | None,
+) -> None:
+    async def state(*_: object) -> drain.DrainState:
+        return drain.DrainState("test", undo, 0, None, 0, drained=True)
+
+    monkeypatch.setattr(drain, "_state", state)
+    target: Any = OneBroker(None, permission=str(before))
+    drain.drain(target, "", soon="1s", timeout="1s", undo=undo)
+    assert target.changes == ([] if after is None else [{"brokerPermission": after}])
+    text = capsys.readouterr().err
+    assert ("the sends of test were off before" in text) == (after is None and not undo)
 
 
 def test_json_output_has_no_progress(

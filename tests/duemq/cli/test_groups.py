@@ -15,7 +15,7 @@ TIMEOUT_S = 60
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_loaded_group_has_its_commands_and_the_given_help(name: str) -> None:
-    group = LazyGroup(name=name, help="Show something.").load()
+    group = LazyGroup(name=name, help="Show something.").loaded
     assert (group.name, group.help) == (name, "Show something.")
     assert group.commands
 

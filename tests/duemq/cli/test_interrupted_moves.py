@@ -157,6 +157,7 @@ def deliver(brokers: tuple[LocalBroker, LocalBroker]) -> None:
         broker.advance(hours=4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_executed", [False, True])
 def test_a_transfer_is_interrupted_at_each_request(
     brokers: tuple[LocalBroker, LocalBroker], is_executed: bool
@@ -276,6 +277,7 @@ def lines_of(topic: str, now_ms: int) -> list[PendingLine]:
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_executed", [False, True])
 def test_an_import_is_interrupted_at_each_request(
     brokers: tuple[LocalBroker, LocalBroker], is_executed: bool, tmp_path: Path

@@ -10,7 +10,15 @@ import pytest
 from rich.console import Console
 
 from duemq.cli import output
-from duemq.cli.output import fitted, plural, print_json, print_json_line, printable, table
+from duemq.cli.output import (
+    fitted,
+    plural,
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+    table,
+)
 
 ROWS = [("a" * 30, 1, "", "x" * 30), ("b", 2, "", "y" * 30)]
 COLUMNS = ("name", "#count", "empty", "more")
@@ -92,3 +100,13 @@ def test_states_stand_below_each_other_where_lines_cannot_be_replaced(
 
 def test_a_noun_after_a_number() -> None:
     assert (plural(1, "message"), plural(0, "message")) == ("message", "messages")
+
+
+@pytest.mark.parametrize(("rows", "text"), [([], "no audits yet\n"), ([("1",)], "audits\n")])
+def test_the_heading_of_a_table_without_rows(
+    rows: list[tuple[str]], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_table("audits", ("number",), rows, nothing="no audits yet")
+    lines = capsys.readouterr().out.splitlines(keepends=True)
+    assert lines[0] == text
+    assert len(lines) == 1 or rows

@@ -56,6 +56,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None
     assert "is not a store: it has neither commitlog nor consumequeue" in ran.stderr
 
 
+@pytest.mark.extended
 def test_without_java_it_could_not_run(tmp_path: Path) -> None:
     store = str(golden_store("apache-5.3.3-clean"))
     without_java = {"PATH": str(tmp_path), "JAVA_HOME": ""}
@@ -214,6 +215,8 @@ def test_the_reason_names_a_lost_executor() -> None:
     assert reason_of(RuntimeError("other\nlines")) == "other"
     too_little = RuntimeError("Job aborted.\njava.lang.OutOfMemoryError: Java heap space")
     assert "with --memory" in reason_of(too_little)
+    no_java = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before")
+    assert reason_of(no_java).startswith("Java ended at its start: give --memory")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +248,7 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("command", "phases"),
     [

@@ -175,7 +175,9 @@ def test_a_watch_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
 def test_forecast_and_lateness(stores: Stores) -> None:
     done = duemq("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
     load = json.loads(done.stdout)
-    assert (done.returncode, done.stderr, load["unread"]) == (0, "", [])
+    assert (done.returncode, load["unread"]) == (0, []), done.stderr
+    phases = [json.loads(line)["phase"] for line in done.stderr.splitlines()]
+    assert phases == ["planning", "scan", "rules"]
     assert sum(piece["messages"] for piece in load["pieces"]) == COUNT
     assert {piece["capacity_per_s"] for piece in load["pieces"]} == {1.0}
     assert sum(day["messages"] for day in load["days"]) == COUNT
@@ -203,6 +205,7 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("on_each_engine")
 def test_replicas_with_equal_and_with_other_records(stores: Stores, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
@@ -251,6 +254,7 @@ def test_what_could_not_be_read_is_reported(job: str, stores: Stores) -> None:
     assert ran.stdout.endswith("The result is incomplete: parts of the stores could not be read.\n")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
 def test_a_watch_that_looks_once(tmp_path: Path) -> None:

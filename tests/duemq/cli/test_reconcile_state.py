@@ -95,6 +95,7 @@ def test_runs_with_state(rig: AuditedRig, tmp_path: Path) -> None:
     assert "Incremental audit: 0 new bytes of the log, and 3 earlier records." in third.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["state.json", "pending", "delivered", "records"])
 def test_a_damaged_state(rig: AuditedRig, tmp_path: Path, name: str) -> None:
     state = ("--state", str(tmp_path / "state"))
@@ -127,6 +128,7 @@ def test_the_state_of_another_store(rig: AuditedRig, tmp_path: Path) -> None:
     assert files_of(state) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["delivered-2.parquet", "state.new", "state.json"])
 def test_a_killed_run_changes_nothing(rig: AuditedRig, tmp_path: Path, name: str) -> None:
     state = tmp_path / "state"

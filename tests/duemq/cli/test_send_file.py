@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from duemq.cli.message_file import REPAIR_FORMAT, read_file
-from duemq.cli.sending_once import records_of
+from duemq.client.admin import Admin
 from duemq.client.client import Client
+from duemq.client.errors import Refused
 from duemq_common.clock import SystemClock
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.errors import RequestError, UsageError
+from duemq_common.errors import UsageError
 from duemq_common.request import Response
 from message_store.log.properties import encode_properties
 from tests.support.commands import Running, duemq, start
@@ -179,11 +180,12 @@ class Refusing(Client):
 )
 def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | None) -> None:
     client = Refusing(code)
+    admin = Admin(client=client)
     if found is None:
-        with pytest.raises(RequestError, match="the index is being built"):
-            asyncio.run(records_of(client, "127.0.0.1:1", "T", "ID1"))
+        with pytest.raises(Refused, match="the index is being built"):
+            asyncio.run(admin.records_by_id("127.0.0.1:1", "T", "ID1"))
     else:
-        assert asyncio.run(records_of(client, "127.0.0.1:1", "T", "ID1")) == found
+        assert asyncio.run(admin.records_by_id("127.0.0.1:1", "T", "ID1")) == found
     assert client.requests == [RequestCode.QUERY_MESSAGE]
 
 

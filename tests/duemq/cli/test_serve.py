@@ -74,6 +74,7 @@ def children_of(pid: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3U2")
 @pytest.mark.parametrize(
     ("prefix", "number"),
@@ -104,6 +105,7 @@ def test_a_signal_stops_the_first_compilation(
     assert not (tmp_path / "s" / "commitlog").exists()
 
 
+@pytest.mark.extended
 @pytest.mark.finding("3D6")
 def test_a_stop_that_hangs_ends_with_the_stacks_of_the_threads(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -90,6 +90,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COUNTS)
 def test_stores_of_newer_versions_are_read(name: str, tmp_path: Path) -> None:
     records = pending_of(golden_store(name), tmp_path)

@@ -53,6 +53,7 @@ def exported(broker: LocalBroker, file: Path) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["due_ms"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_an_import_stores_each_message_once(
     source: LocalBroker, target: LocalBroker, tmp_path: Path, suffix: str

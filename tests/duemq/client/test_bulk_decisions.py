@@ -15,7 +15,8 @@ from delayed_delivery import pending_search
 from delayed_delivery.pending import Verdict
 from duemq.client.bulk_decisions import BulkDecisions, HitPage, PendingSearch, without
 from duemq.client.decisions import MessageSelection, PendingDecisions
-from duemq.messages import pending_hits
+from duemq.messages import decision_turns, pending_hits
+from duemq.messages.decision_turns import SLICE_HITS_FIRST, SLICE_HITS_MIN, SliceSize
 from duemq.net.decisions import PAGE_HITS_MAX, HitDecision, HitVerdicts, PendingHits
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
@@ -199,8 +200,8 @@ def test_malformed_requests_are_refused(tmp_path: Path) -> None:
 
 
 def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_hits, "SLICE_HITS_MIN", 1)
-    monkeypatch.setattr(pending_hits, "SLICE_HITS_MAX", 1)
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MIN", 1)
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MAX", 1)
 
     async def work(rig: Rig) -> None:
         [page] = await rig.pages(topic="T", from_ms=rig.clock.now_ms() + HOUR_MS)
@@ -216,36 +217,65 @@ def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("count", "took_s", "size"),
+    ("count", "processor_s", "took_s", "size"),
     [
-        (128, 0.0, 256),
-        (128, 0.0001, 256),
-        (128, 0.002, 128),
-        (256, 0.004, 128),
-        (256, 1.0, 128),
-        (400, 0.001, 512),
-        (512, 0.0021, 487),
+        (128, 0.0, 0.0, 480),
+        (128, 0.0001, 0.0004, 480),
+        (300, 0.003, 0.003, 300),
+        (300, 0.003, 0.012, 300),  # waits for other threads
+        (400, 0.003, 0.020, 200),  # reads of the disk
+        (400, 0.0035, 0.0035, 320),
+        (200, 0.0025, 0.0025, 266),  # mostly the fixed cost
+        (256, 0.008, 0.008, 128),
+        (256, 1.0, 1.0, 8),
+        (128, 0.001, 1.0, 128),  # waits do not make it smaller than the least number
+        (128, 0.023, 0.023, 29),  # moves of level messages
+        (29, 0.0055, 0.0055, 32),
+        (480, 0.0031, 0.0031, 457),
     ],
 )
-def test_a_slice_takes_about_two_ms(count: int, took_s: float, size: int) -> None:
-    assert pending_hits.next_size(count, took_s) == size
+def test_a_slice_takes_about_two_ms(
+    count: int, processor_s: float, took_s: float, size: int
+) -> None:
+    assert decision_turns.next_size(count, processor_s, took_s) == size
+
+
+def test_a_request_begins_with_slices_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moves of level messages take long; a first slice of each request would delay deliveries."""
+    monkeypatch.setattr(decision_turns, "next_size", lambda *slice_and_times: 29)
+
+    async def main() -> None:
+        sizes = {"fire": 480}
+        size = SliceSize(sizes, "move")
+        assert size.count == SLICE_HITS_FIRST
+        with size.measured():
+            pass
+        actions = ("move", "cancel", "fire")
+        begin = [SliceSize(sizes, action).count for action in actions]
+        assert begin == [29, SLICE_HITS_FIRST, SLICE_HITS_MIN]
+
+    asyncio.run(main())
 
 
 def test_each_turn_reads_a_bounded_number_of_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_hits, "SLICE_HITS_MIN", 2)
-    monkeypatch.setattr(pending_hits, "SLICE_HITS_MAX", 2)
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MIN", 2)
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MAX", 2)
     monkeypatch.setattr(pending_hits, "PIECE_HITS", 3)
     turns, read = [0], Counter[int]()
-    owners = key_search.owners
 
-    def counted(store: MessageStore, offsets: Any) -> Any:
-        read[turns[0]] += offsets.size
-        return owners(store, offsets)
+    def counted(name: str) -> Any:
+        work = getattr(key_search, name)
 
-    monkeypatch.setattr(pending_hits, "owners", counted)
-    monkeypatch.setattr(pending_search, "owners", counted)
+        def run(store: MessageStore, offsets: Any, *more: Any) -> Any:
+            read[turns[0]] += offsets.size
+            return work(store, offsets, *more)
+
+        return run
+
+    monkeypatch.setattr(pending_hits, "are_owned", counted("are_owned"))
+    monkeypatch.setattr(pending_search, "owners", counted("owners"))
 
     async def count_turns() -> None:
         while True:

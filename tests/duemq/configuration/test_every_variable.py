@@ -134,6 +134,7 @@ def test_each_error_names_the_variable(section: type) -> None:
         assert f" (environment {variable_of(item.key)}): " in str(caught.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("variables", "text"),
     [

@@ -14,7 +14,7 @@ from duemq.broker.broker import Broker
 from duemq.client import Client
 from duemq.console.application import console_routes
 from duemq.http.standalone import ConsoleOptions, serving_console
-from tests.duemq.http.rig import TIMEOUT_S
+from tests.duemq.http.rig import NO_TLS, TIMEOUT_S
 from tests.support.running_broker import small
 
 NAMESRV = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
@@ -60,7 +60,10 @@ async def clustered(
             second_running,
             serving as port,
             httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT_S, follow_redirects=True
+                base_url=f"http://127.0.0.1:{port}",
+                timeout=TIMEOUT_S,
+                follow_redirects=True,
+                verify=NO_TLS,
             ) as client,
         ):
             yield Cluster(first, second, client, second_running)

@@ -16,7 +16,7 @@ import httpx
 
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
-from tests.duemq.http.rig import TIMEOUT_S, api
+from tests.duemq.http.rig import NO_TLS, TIMEOUT_S, api
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 
 VIEWER = Credentials("viewer", "viewer-secret")
@@ -45,7 +45,8 @@ class Served:
     def client(self, **more: Any) -> httpx.Client:
         """Return an HTTP client of the console."""
         base = f"{self.url}/console"
-        return httpx.Client(base_url=base, timeout=TIMEOUT_S, follow_redirects=True, **more)
+        options = {"timeout": TIMEOUT_S, "follow_redirects": True, "verify": NO_TLS}
+        return httpx.Client(base_url=base, **options, **more)
 
     @contextmanager
     def logged_in(self, credentials: Credentials) -> Iterator[httpx.Client]:

@@ -49,7 +49,7 @@ async def prepared(broker: Broker) -> None:
     add_audits(broker)
 
 
-def add_audits(broker: Broker) -> None:
+def add_audits(broker: Broker, reason: str = HOSTILE) -> None:
     """Add audits to the ledger, as the process of an audit does."""
     root = broker.store.config.root
     identity = known_store_id(root / "config") or ""
@@ -63,7 +63,9 @@ def add_audits(broker: Broker) -> None:
             stores=(str(root),),
             exit_code=1,
             verdicts={"ok": 5, "lost": 2},
-            findings=[FINDING | {"root": 7 + position} for position in range(FINDINGS)],
+            findings=[
+                FINDING | {"why": reason, "root": 7 + position} for position in range(FINDINGS)
+            ],
         )
         for number in range(1, AUDITS + 1)
     ]

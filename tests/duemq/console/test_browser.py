@@ -56,6 +56,7 @@ async def with_pending_message(broker: Broker) -> None:
         await producer.send(Message("T", b"b", keys=["campaign"], delay=timedelta(hours=1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_accessible_and_fit(
     browser: Browser, axe: str, shared_console: Served, path: str, seed: int

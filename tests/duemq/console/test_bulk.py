@@ -99,6 +99,7 @@ def pending(client: httpx.Client, topic: str) -> list[str]:
     return re.findall(r"<tr><td>([\d :.-]+)</td>", text)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
 def test_all_hits_are_decided_after_the_confirmation(accounts: Served, action: str) -> None:
     with accounts.logged_in(OPERATOR) as client:

@@ -180,6 +180,7 @@ def test_the_command_serves_the_console_until_a_signal(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("has_console", [False, True])
 def test_a_broker_imports_the_console_only_with_its_port(tmp_path: Path, has_console: bool) -> None:
     [port] = free_ports(1)

@@ -85,6 +85,7 @@ def check_texts(browser: Browser, *, is_shown: bool) -> None:
     assert ("onerror=alert(1)" in browser.evaluate("document.body.textContent")) == is_shown
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", PAGES)
 def test_texts_of_a_broker(
     browser: Browser, logged_in: Served, path: str, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +111,7 @@ def test_texts_of_a_broker(
     check_texts(browser, is_shown=path not in NO_TEXTS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "path",
     [

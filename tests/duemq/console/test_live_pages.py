@@ -92,6 +92,7 @@ def test_the_page_of_an_ended_login_is_no_longer_updated(tmp_path: Path, fast: N
         assert "Levels" not in events
 
 
+@pytest.mark.extended
 def test_an_expired_login_is_announced_in_the_browser(
     chromium: Chromium, tmp_path: Path, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_an_expired_login_is_announced_in_the_browser(
         assert browser.url.endswith("/console/timers")
 
 
+@pytest.mark.extended
 def test_a_page_without_updates_says_so(chromium: Chromium, tmp_path: Path, fast: None) -> None:
     with (
         served(tmp_path, with_accounts, **ACCOUNT_KEYS) as running,

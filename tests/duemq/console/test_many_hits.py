@@ -40,6 +40,7 @@ def page_of(client: httpx.Client, path: str) -> str:
     return page.text
 
 
+@pytest.mark.extended
 def test_a_long_list_is_shown_and_decided_on(filled: Served) -> None:
     with filled.logged_in(OPERATOR) as client:
         text = page_of(client, "/timers?topic=campaign")

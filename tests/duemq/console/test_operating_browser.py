@@ -58,6 +58,7 @@ def logged_in(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_accessible_and_fit(
     browser: Browser, axe: str, logged_in: Served, path: str, seed: int

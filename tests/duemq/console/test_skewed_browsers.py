@@ -51,6 +51,7 @@ def submit(browser: Browser, selector: str) -> None:
     assert browser.faults() == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("skew_ms", [-YEAR_MS, YEAR_MS])
 def test_times_are_those_of_the_broker(chromium: Chromium, accounts: Served, skew_ms: int) -> None:
     """Neither the clock of the browser nor its zone changes what a page shows and does."""
@@ -75,6 +76,7 @@ def test_times_are_those_of_the_broker(chromium: Chromium, accounts: Served, ske
         assert browser.faults() == []
 
 
+@pytest.mark.extended
 def test_two_operators_cancel_the_same_messages(chromium: Chromium, accounts: Served) -> None:
     """Each has a list; the second one gets a result that names the decision of the first one."""
     with chromium.page() as first, chromium.page() as second:

@@ -63,6 +63,7 @@ def submit(browser: Browser, text: str = "") -> None:
     assert text in browser.source
 
 
+@pytest.mark.extended
 def test_all_hits_are_cancelled_by_keyboard(
     browser: Browser, axe: str, accounts: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_all_hits_are_cancelled_by_keyboard(
     check_page(browser, axe)
 
 
+@pytest.mark.extended
 def test_a_schedule_is_created_and_changed_by_keyboard(
     browser: Browser, axe: str, accounts: Served
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_schedule_is_created_and_changed_by_keyboard(
     check_page(browser, axe)
 
 
+@pytest.mark.extended
 def test_the_axis_is_zoomed_by_keyboard_and_by_its_bars(
     browser: Browser, axe: str, accounts: Served
 ) -> None:

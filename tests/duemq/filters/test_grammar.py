@@ -141,6 +141,7 @@ def attempt(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("3S2")
 @pytest.mark.parametrize("make", EXPENSIVE.values(), ids=EXPENSIVE)
 def test_the_cost_of_an_expression_is_linear_and_bounded(make: Callable[[int], str]) -> None:

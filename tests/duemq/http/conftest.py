@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.duemq.http.rig import TIMEOUT_S, api
+from tests.duemq.http.rig import NO_TLS, TIMEOUT_S, api
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
     thread.start()
     try:
         assert ready.wait(TIMEOUT_S)
-        with httpx.Client(base_url=addresses[0], timeout=TIMEOUT_S) as client:
+        with httpx.Client(base_url=addresses[0], timeout=TIMEOUT_S, verify=NO_TLS) as client:
             yield client
     finally:
         loop.call_soon_threadsafe(stop.set)

@@ -234,6 +234,7 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", [*map(json.dumps, FORMS.values()), "no JSON", "\0"])
 def test_responses_of_another_form_are_unknown(form: str) -> None:
     """The broker answers each request with the same text; no page and no path fails."""

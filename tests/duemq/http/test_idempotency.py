@@ -36,6 +36,7 @@ async def count(client: httpx.AsyncClient, unique_id: str) -> int:
     return len(shown.json()["messages"]) if shown.status_code == 200 else 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("when", [{}, {"delay_ms": HOUR_MS}, {"level": 18}])
 def test_a_repeat_returns_the_first_result(tmp_path: Path, when: dict[str, int]) -> None:
     async def main() -> None:

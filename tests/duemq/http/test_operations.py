@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from duemq.client import Admin
+from tests.duemq.console.test_audit_pages import add_audits
 from tests.duemq.http.rig import api
 
 DAY_MS = 86_400_000
@@ -118,6 +119,23 @@ def test_states_of_brokers(shared_api: httpx.Client, path: str, key: str | None)
     assert "failure" not in row
     assert row["broker"] == "test"
     assert key is None or key in row["state"]
+
+
+def test_audits_of_the_ledger_and_the_findings_of_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (broker, client):
+            add_audits(broker, "its record was removed")
+            page = await json_of(client, "GET", "/audit-runs")
+            assert [each["audit_id"] for each in page["audits"]] == [
+                "audit-3",
+                "audit-2",
+                "audit-1",
+            ]
+            one = await json_of(client, "GET", "/audit-runs/audit-2")
+            assert one["audit"]["verdicts"] == {"ok": 5, "lost": 2}
+            assert (await client.get("/api/v1/audit-runs/absent")).status_code == 404
+
+    asyncio.run(main())
 
 
 def test_an_audit_is_started(shared_api: httpx.Client) -> None:

@@ -51,6 +51,7 @@ def samples(parse: Parser, text: bytes) -> dict[tuple[str, str, frozenset[tuple[
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMATS, ids=["text", "openmetrics"])
 @pytest.mark.parametrize("kind", [GAUGE, COUNTER, HISTOGRAM])
 @settings(max_examples=60)

@@ -62,6 +62,7 @@ def test_unacknowledged_messages_of_a_pop_are_visible_again(
     rig(scene, compiled=compiled)
 
 
+@pytest.mark.sampled
 @WAYS
 @pytest.mark.parametrize(
     ("invalid", "code"),

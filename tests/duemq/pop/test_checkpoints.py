@@ -38,7 +38,7 @@ def record_of(body: bytes, **properties: str) -> Record:
         phys_offset=0,
         born_ms=0,
         born_host=(bytes(4), 0),
-        store_ms=0,
+        store_ms=1_000_000,
         store_host=(bytes(4), 0),
     )
     return decode_record(memoryview(data), 0)

@@ -119,6 +119,7 @@ HANDLES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
 def test_a_forged_handle_is_refused_and_no_record_is_stored(
     run_rig: Callable[..., Any], handle: str

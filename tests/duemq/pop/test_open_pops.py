@@ -52,6 +52,7 @@ class ModelGroup:
             self.until_ms[message.body] = now_ms + 2 * INVISIBLE_MS
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("seed", "piece_units"), [(0, 2_048), (1, 1), (2, 3), (3, 5)])
 def test_open_pops_are_those_of_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, piece_units: int

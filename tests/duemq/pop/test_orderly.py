@@ -15,6 +15,8 @@ from duemq_common.clock import FakeClock
 from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import BrokerClient, running, small
 
+YEAR_MS = 31_536_000_000
+
 
 @pytest.fixture
 def run_rig(tmp_path: Path) -> Callable[..., Any]:
@@ -160,6 +162,31 @@ def test_a_repeated_attempt_gets_the_same_messages(run_rig: Callable[..., Any]) 
         first = await pop(maxMsgNums=1, attemptId="x")
         assert bodies(await pop(maxMsgNums=1, attemptId="x")) == bodies(first)
         assert await pop(maxMsgNums=1, attemptId="y") == []
+
+    run_rig(scene)
+
+
+def test_a_clock_set_back_does_not_block_the_queue_for_longer(run_rig: Callable[..., Any]) -> None:
+    """The block would last until the clock shows the end of the invisible time again."""
+
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
+        await send(remote, 2)
+        clock.step(YEAR_MS)
+        first = await pop(maxMsgNums=1)
+        poll = asyncio.create_task(pop(pollTime=60_000))
+        await advance(broker, clock, 100)
+        assert not poll.done()
+        clock.step(-YEAR_MS)
+        await advance(broker, clock, 1_000)
+        assert bodies(await poll) == [b"0", b"1"]
+        assert (await client.ack(first[0])).code == 0  # of an earlier pop: it changes nothing
+        assert await pop() == []
 
     run_rig(scene)
 

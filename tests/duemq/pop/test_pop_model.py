@@ -17,6 +17,7 @@ from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import running, small
 
 STEPS, LIVES = 25, 4
+YEAR_MS = 300 * 86_400_000
 SLACK_MS = 10  # from the end of an invisible time to the message's return, on a fake clock
 
 
@@ -147,9 +148,109 @@ class Model:
         assert all(state.is_acked for state in self.states.values())
 
 
-@pytest.mark.parametrize("seed", one_in(4, [*range(8), 113]))
-def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, seed: int) -> None:
-    model = Model(FakeClock(), seed)
+@dataclass
+class Lease:
+    """Invisible time of a message after a step of the clock.
+
+    Attributes:
+        handle: Handle of the pop that began it.
+        stored_ms: Time at which its checkpoint came into the revive topic; 0: it is pending.
+        until_ms: Earliest time at which the message is visible if the clock does not show the time
+            of the pop before.
+        latest_ms: Latest time at which the message is visible again.
+    """
+
+    handle: Popped | None
+    stored_ms: int = 0
+    until_ms: int = 0
+    latest_ms: int = 0
+
+
+class SteppedModel(Model):
+    """Model whose clock is set, back and forward."""
+
+    def __init__(self, clock: FakeClock, seed: int) -> None:
+        super().__init__(clock, seed)
+        self.leases: dict[bytes, Lease] = {}
+        self.steps = 0
+
+    async def step(self, broker: Any, remote: Any, client: PopClient) -> None:
+        if self.chance.random() < 0.2:
+            await self.set_clock(broker)
+        else:
+            await super().step(broker, remote, client)
+
+    async def set_clock(self, broker: Any) -> None:
+        before_ms, far_ms = self.clock.now_ms(), self.chance.choice([5_000, 70_000, YEAR_MS])
+        self.clock.step(self.chance.choice([-far_ms, -far_ms, far_ms]))
+        self.steps += 1
+        for body, state in self.states.items():
+            if state.handle and not state.is_acked:
+                self._step_message(body, state, before_ms)
+        await rest(broker)
+        await advance(broker, self.clock, 2 * SLACK_MS, by_ms=5)
+
+    def _step_message(self, body: bytes, state: MessageState, before_ms: int) -> None:
+        now_ms = self.clock.now_ms()
+        lease = self.leases.get(body)
+        if lease is None or lease.handle is not state.handle:
+            lease = self.leases[body] = Lease(state.handle)
+        assert state.handle is not None
+        _, pop_text, invisible_text, *_ = state.handle.handle.split(" ")
+        pop_ms, invisible_ms = int(pop_text), int(invisible_text)
+        if max(state.until_ms, lease.latest_ms) <= before_ms:  # it is visible already
+            state.until_ms = lease.latest_ms = 0
+            return
+        if not lease.stored_ms and pop_ms + invisible_ms - 1_000 <= before_ms:
+            lease.stored_ms = before_ms
+        if pop_ms <= now_ms + 1_000:
+            state.until_ms = lease.until_ms = pop_ms + invisible_ms
+            lease.latest_ms = 0
+            return
+        if now_ms > before_ms:
+            return
+        revive_ms, ahead_ms = pop_ms + invisible_ms, pop_ms - 1_000
+        if not lease.stored_ms:
+            lease.stored_ms = now_ms
+        until_ms = state.until_ms if before_ms >= ahead_ms else lease.until_ms or state.until_ms
+        lease.latest_ms = 0
+        if lease.stored_ms <= now_ms + 1_000:
+            lease.until_ms = min(lease.stored_ms, now_ms) + invisible_ms
+        else:
+            lease.until_ms = now_ms + max(until_ms - before_ms, 0)
+            lease.latest_ms = now_ms + invisible_ms
+        # The clock may show the time of the pop before.
+        state.until_ms = revive_ms if lease.until_ms > ahead_ms else lease.until_ms
+        lease.latest_ms = revive_ms if lease.latest_ms > ahead_ms else lease.latest_ms
+
+    async def drain(self, broker: Any, remote: Any, client: PopClient) -> None:
+        await advance(broker, self.clock, 600_000, by_ms=20_000)
+        await super().drain(broker, remote, client)
+
+    def _check_nothing_is_missing(self) -> None:
+        now_ms = self.clock.now_ms()
+        for body, state in self.states.items():
+            lease = self.leases.get(body)
+            is_current = lease is not None and lease.handle is state.handle
+            latest_ms = lease.latest_ms if lease is not None and is_current else 0
+            late_ms = now_ms - max(state.until_ms, latest_ms)
+            assert state.is_acked or late_ms < SLACK_MS, f"{body!r} is missing for {late_ms} ms"
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("seed", "is_stepped"),
+    one_in(
+        4,
+        [(seed, False) for seed in [*range(8), 113]]
+        + [(seed, True) for seed in (3, 4, 7, 9, 15, 18, 20, 26)],
+    ),
+)
+def test_each_message_is_visible_to_one_consumer_and_not_lost(
+    tmp_path: Path, seed: int, is_stepped: bool
+) -> None:
+    """A clock is set only without kills, after which an invisible time may begin again."""
+    model = (SteppedModel if is_stepped else Model)(FakeClock(), seed)
 
     async def run_broker(root: Path, *, last: bool) -> None:
         async with running(small(root), clock=model.clock) as (broker, remote):
@@ -157,7 +258,7 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, se
             await broker.parts.topics.ensure("T", queues=1)
             await rest(broker)
             await advance(broker, model.clock, 2 * SLACK_MS, by_ms=5)
-            for _ in range(STEPS):
+            for _ in range(STEPS * (4 if is_stepped else 1)):
                 await model.step(broker, remote, client)
             if last:
                 await model.drain(broker, remote, client)
@@ -165,9 +266,9 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, se
                 copy = root.with_name(f"{root.name}+")  # as a killed process leaves it
                 shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.tmp"))
 
-    root = tmp_path / "broker"
-    for number in range(LIVES):
-        asyncio.run(run_broker(root, last=number == LIVES - 1))
+    root, lives = tmp_path / "broker", 1 if is_stepped else LIVES
+    for number in range(lives):
+        asyncio.run(run_broker(root, last=number == lives - 1))
         root = root.with_name(f"{root.name}+")
         model.kill()
-    assert model.returned > 5
+    assert model.returned > (0 if is_stepped else 5)

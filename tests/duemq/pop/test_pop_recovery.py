@@ -11,6 +11,7 @@ import pytest
 
 from duemq.pop.revival import reviver
 from duemq_common.clock import FakeClock
+from duemq_common.codes import RequestCode
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 
@@ -149,3 +150,29 @@ def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> Non
 
     asyncio.run(before())
     assert asyncio.run(afterwards()) == [b"b", b"c"]
+
+
+def test_a_pop_of_a_topic_that_was_created_again_is_not_repeated(tmp_path: Path) -> None:
+    """The table has the offsets of the deleted topic, whose groups the start resets."""
+    clock = FakeClock()
+
+    async def before() -> None:
+        async with running(small(tmp_path / "broker"), clock=clock) as (broker, remote):
+            client = PopClient(remote, clock)
+            assert (await remote.send("T", b"old")).code == 0
+            assert [message.body for message in await client.pop()] == [b"old"]
+            broker.parts.persist()
+            deleted = await remote.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            assert deleted.code == 0
+            await broker.parts.topics.ensure("T", queues=1)
+            assert (await remote.send("T", b"popped")).code == 0
+            assert [message.body for message in await client.pop()] == [b"popped"]
+            assert (await remote.send("T", b"new")).code == 0
+            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+
+    async def afterwards() -> list[bytes]:
+        async with running(small(tmp_path / "killed"), clock=clock) as (_, remote):
+            return [message.body for message in await PopClient(remote, clock).pop()]
+
+    asyncio.run(before())
+    assert asyncio.run(afterwards()) == [b"new"]

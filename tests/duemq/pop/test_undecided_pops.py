@@ -71,6 +71,7 @@ def test_a_full_table_merges_minutes_and_keeps_the_lowest_offset(
     assert undecided.first_needed() == log_offset(store, 1_999 - MINUTES_MAX - 49)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_persisted", [True, False])
 @pytest.mark.parametrize("is_acknowledged", [True, False])
 def test_retention_keeps_the_messages_of_undecided_checkpoints(

@@ -16,12 +16,10 @@ from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import (
     COMMITS_PER_VERSION,
-    FREE_QUEUES,
-    OFFSET_BYTES,
     POPS_SPAN_BYTES,
     OffsetManager,
 )
-from duemq.registry.offset_table import PopState
+from duemq.registry.offset_table import FREE_QUEUES, OFFSET_BYTES, PopState
 from duemq.registry.verify import KIND, OFFSETS
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
@@ -76,7 +74,7 @@ def test_what_a_commit_of_pops_adds_is_in_the_same_table(offsets: OffsetManager)
     offsets.pops = pops
     table = offsets.to_json()
     assert table["offsetTable"] == {"T@G": {0: 5}}
-    assert table["pops"] == {"before": 700, "first_needed": {28: 300}}
+    assert table["pops"] == {"before": 700, "first_needed": {28: 300}, "latest_ms": 0}
 
 
 def test_the_state_of_pops_is_kept_and_unknown_in_apaches_file(tmp_path: Path) -> None:
@@ -252,9 +250,7 @@ def test_against_a_plain_dictionary(
         (offsets.remove_group if by_group else offsets.remove_topic)(name)
         naive = {k: v for k, v in naive.items() if (k[0] if by_group else k[1]) != name}
     for group in "GH":
-        found = {
-            (group, t, q): n for t, queues in offsets.of_group(group) for q, n in queues.items()
-        }
+        found = {(group, t, q): n for t in "TU" for q, n in offsets.of_pair(group, t)[0].items()}
         assert found == {key: n for key, n in naive.items() if key[0] == group}
         assert offsets.topics_of(group) == sorted({k[1] for k in naive if k[0] == group})
     for topic in "TU":
@@ -266,7 +262,7 @@ def test_clone_copies_progress(offsets: OffsetManager) -> None:
     offsets.commit("G", "T", 1, 8)
     offsets.clone("G", "H", "T")
     offsets.clone("absent", "H", "T")
-    assert dict(offsets.of_group("H")) == {"T": {0: 9, 1: 8}}
+    assert offsets.of_pair("H", "T")[0] == {0: 9, 1: 8}
 
 
 @pytest.mark.finding("E8")
@@ -421,3 +417,26 @@ def test_a_table_names_the_last_record_of_its_log(
         offsets = opened(store)
         assert offsets.query(INTERNAL, "T", 0) == internal
         assert offsets.query("client", "T", 0) == client
+
+
+def test_resets_of_deleted_topics_are_bounded(
+    offsets: OffsetManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay until the next pull of their groups, which may never come."""
+    monkeypatch.setattr("duemq.registry.consumer_offsets.RESTARTED_MAX", 3)
+    for number in range(5):
+        offsets.commit("G", f"T{number}", 0, 5)
+        offsets.restart_topic(f"T{number}")
+        offsets.restart_topic(f"U{number}")  # has no offsets
+    assert [offsets.pending_reset("G", f"T{number}", 0) for number in range(5)] == [
+        None,
+        None,
+        0,
+        0,
+        0,
+    ]
+    offsets.commit("G", "T2", 0, 7)
+    offsets.restart_topic("T2")  # is the newest again
+    offsets.commit("G", "T9", 0, 7)
+    offsets.restart_topic("T9")
+    assert [offsets.pending_reset("G", f"T{number}", 0) for number in (2, 3, 9)] == [0, None, 0]

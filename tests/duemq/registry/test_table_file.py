@@ -164,6 +164,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("whole_bytes_max", [0, table_file.WHOLE_BYTES_MAX])
 @given(STEPS)
 def test_a_kill_at_any_step_loses_nothing(

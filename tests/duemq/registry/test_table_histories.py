@@ -148,4 +148,4 @@ class Histories(RuleBasedStateMachine):
 
 
 class TestHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=80, stateful_step_count=30, deadline=None)

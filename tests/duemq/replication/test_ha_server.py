@@ -187,6 +187,7 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(
     with_master(tmp_path, work, store_keys={"flush_disk_type": "SYNC_FLUSH"})
 
 
+@pytest.mark.extended
 def test_a_long_log_is_copied_by_threads_and_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         peer = await bench.connect(0)

@@ -276,6 +276,7 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
             master.responses[RequestCode.GET_VIEW] = ORDER
             master.responses[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
             master.bounds = [0, len(log)]
+            setting.store.truncations.record_loss(0)
             await setting.pass_ms(3_000)
             assert setting.modes == [MODES]
             assert setting.config("consumerOrderInfo.json") is None
@@ -283,6 +284,8 @@ def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
             await setting.pass_ms(40)
             await setting.until_taken(1)
             assert setting.config("consumerOrderInfo.json") == ORDER
+            truncations = setting.store.truncations
+            assert truncations.followed("consumerOrderInfo.json") == truncations.generation == 1
             requested = master.requested
             offsets = requested.index(RequestCode.GET_ALL_CONSUMER_OFFSET)
             assert requested.index(RequestCode.GET_VIEW) < offsets

@@ -107,6 +107,35 @@ def test_a_full_disk_delays_the_removal(tmp_path: Path, monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
+def test_a_start_removes_queues_that_remained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full until the end of the process; a kill before the removal is the same."""
+
+    def full(*values: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        log = MasterLog()
+        for topic in ("T", "U"):
+            log.add(topic, 1, b"old")
+        log.delete("T")
+        log.add("T", 2, b"new")
+        with monkeypatch.context() as patch:
+            patch.setattr("message_store.recovery.progress.QueueProgress.restart_topic", full)
+            async with running(small(tmp_path, **REPLICA)) as (broker, _):
+                log.send_to(broker.store)
+                assert bodies(broker.store) == [[], [b"old"], [b"new"]]
+        async with running(small(tmp_path, **REPLICA)) as (broker, _):
+            assert bodies(broker.store) == [[], [], [b"new"]]
+            assert bodies(broker.store, "U") == [[], [b"old"], []]
+            broker.parts.offsets.commit("G", "T", 2, 1)
+        async with running(small(tmp_path, **REPLICA)) as (broker, _):
+            assert broker.parts.offsets.topics_of("G") == ["T"]
+
+    asyncio.run(main())
+
+
 def test_a_malformed_record_of_the_journal_is_skipped(tmp_path: Path) -> None:
     async def main() -> None:
         log = MasterLog()

@@ -142,13 +142,13 @@ def front() -> SendPath:
     return SendPath()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(headers(), st.binary(min_size=1, max_size=20))
 def test_kernel_and_python_add_equal_rows_for_random_sends(header: bytes, body: bytes) -> None:
     check_same(front(), frame_of(header, body))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(headers(), st.data())
 def test_kernel_and_python_add_equal_rows_for_mutated_sends(
     header: bytes, data: st.DataObject

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from delayed_delivery.plugin import SystemTopic
 from duemq.broker.broker import Broker
-from duemq.send.timer_refusal import has_timer_topic, refuse_timers
+from duemq.send.timer_refusal import refuse_timers
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from duemq_common.recall_handle import decode_handle
@@ -43,11 +42,6 @@ def test_refusal(tmp_path: Path, rule: str, properties: dict[str, str], status: 
         refuse_timers(batch, 0)
         assert int(batch.rows[0]["status"]) == status, rule
         assert ("timerWheelEnable" in batch.remarks.get(0, "")) == bool(status)
-
-
-def test_a_plugin_that_brings_the_topic_holds_timers() -> None:
-    assert has_timer_topic([SystemTopic(TIMER_TOPIC, 1)])
-    assert not has_timer_topic([SystemTopic("SCHEDULE_TOPIC_XXXX", 18)])
 
 
 # A broker that holds timers.

@@ -136,6 +136,7 @@ def test_a_forked_process_is_told_to_create_its_own_client(
         patch.undo()
 
 
+@pytest.mark.extended
 def test_pytest_loads_the_fixtures_of_the_distribution(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREAMBLE)
     (tmp_path / "test_application.py").write_text(APPLICATION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayed_delivery.quarantine import Reason
-from duemq.transactions.half_messages import CHECK_TIMES
+from duemq.transactions.half_messages import CHECK_TIMES, HalfMessages
 from duemq_common.errors import RequestError
 from duemq_common.topics import CHECK_MAX_TIME_TOPIC, QUARANTINE_TOPIC
 from message_store.log.properties import encode_properties
 from tests.duemq.transactions.conftest import Rig
 from tests.support.bad_records import damage
+from tests.support.work_per_turn import WorkPerTurn
 
 FULL, DAMAGED, WITHOUT_TARGET, SOUND = "full", "damaged", "without target", "sound"
 CHECKS_MAX, INTERVAL_MS = 3, 30_000
@@ -121,3 +123,36 @@ def test_every_sound_half_message_is_checked_back_in_each_round(kinds: list[str]
             assert rig.service.queue.open_count == 0
         finally:
             rig.store.__exit__(None, None, None)
+
+
+def test_a_round_passes_finished_messages_in_turns(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client sends a half message with an immunity time, and many others are finished."""
+    monkeypatch.setattr("duemq.transactions.transactions.OFFSETS_PER_TURN", 10)
+    row = rig.send(key="immune", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    count, halves = 100, rig.service.queue.halves
+    for number in range(1, count):
+        rig.send(key=f"{number}")
+        halves.finish(number)
+    passed = WorkPerTurn(monkeypatch, HalfMessages, "is_finished")
+    asyncio.run(passed.during(rig.service.check()))
+    assert (passed.total, halves.half_next) == (count, 0)
+    assert passed.most <= 10
+
+    halves.finish(int(row["queue_offset"]))
+    done: list[int] = []
+
+    async def follow() -> None:
+        while True:
+            done.append(halves.half_next)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        task = asyncio.create_task(follow())
+        await rig.service.check()
+        task.cancel()
+
+    asyncio.run(main())
+    assert halves.half_next == count
+    assert max(later - earlier for earlier, later in itertools.pairwise([*done, count])) <= 10

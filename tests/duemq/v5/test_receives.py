@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from duemq.broker.broker import Broker
+from duemq.net.http2.grpc_call import GrpcCall, GrpcMethod
+from duemq.net.http2.grpc_status import GrpcError
 from duemq.registry.groups import GroupConfig
 from duemq.registry.topic_config import TopicConfig
+from duemq.v5.acknowledgements import AckCalls
+from duemq.v5.broker_requests import BrokerRequests
+from duemq.v5.clients import V5Client
+from duemq.v5.config import V5Config
+from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
+from duemq.v5.receives import ReceiveCalls, messages_of
+from duemq.v5.renewals import CLOSED_CLIENT_INVISIBLE_MS
+from duemq.v5.status import V5Error
 from duemq_common.topics import PERM_READ
 from tests.duemq.v5.conftest import Run
 from tests.support.v5_client import V5Caller, message, sending, typed_topic, v5_caller
 
 GROUP = "g-orderly"
+CONFIG = V5Config(host="h", port=1, body_bytes_max=9_999, type_check=True, permission=6)
 POLL_MS = 100  # of calls that find no message
 
 
@@ -132,5 +146,165 @@ def test_a_receive_from_a_retry_topic_is_refused(run: Run, broker: Broker) -> No
             status, messages = await caller.receive(topic, group)
             assert (status.code, messages) == (v2.ILLEGAL_TOPIC, [])
             assert "retry topic" in status.message
+
+    run(main())
+
+
+class Connection:
+    """Connection of a call whose client reads nothing."""
+
+    address = ("10.0.0.7", 1)
+
+    def schedule_output(self, call: GrpcCall) -> None: ...
+
+    def count_bytes(self, more: int) -> None: ...
+
+    def start(self, call: GrpcCall, work: Any) -> None: ...
+
+    def fail(self, call: GrpcCall, error: BaseException) -> None: ...
+
+
+class Receiving:
+    """Calls of ReceiveMessage without a connection, for a group that starts at the end."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        parts = broker.parts
+        requests, clock = BrokerRequests(parts.dispatcher, None), parts.store.clock
+        name = parts.identity.broker_name
+        self.topic, self.group, self.broker = topic, f"g-{topic}", broker
+        self.acks = AckCalls(requests, name, clock)
+        find_group = parts.groups.find_or_create
+        self.calls = ReceiveCalls(
+            requests, self.acks, parts.topics.find, find_group, name, clock, lambda: CONFIG
+        )
+        self.call = GrpcCall(Connection(), 1, GrpcMethod("Receive", self.receive), {})
+        self.deadline_s: float | None = None
+
+    async def begin(self, *bodies: bytes) -> None:
+        """Create the topic and the group, and send messages."""
+        await typed_topic(self.broker, self.topic, "NORMAL")
+        await self.broker.parts.groups.update([GroupConfig(name=self.group, retry_times_max=1)])
+        async with v5_caller(self.broker.grpc_port) as caller:
+            await caller.receive(self.topic, self.group, poll_ms=POLL_MS)
+            for body in bodies:
+                assert (await caller.call(sending(message(self.topic, body)))).status.code == v2.OK
+
+    async def receive(self, call: GrpcCall) -> None:
+        """Serve a call."""
+        request = api.ReceiveMessageRequest(
+            group=v2.Resource(name=self.group),
+            message_queue=v2.MessageQueue(topic=v2.Resource(name=self.topic), id=-1),
+            batch_size=32,
+            auto_renew=True,
+        )
+        context = CallContext("c@1", call.address, "PYTHON", "5.1.2", None, self.deadline_s)
+        client = V5Client(context, lambda client, request: None)
+        await self.calls.receive(call, context, client, request)
+
+    async def visible_again(self, count: int) -> list[bytes]:
+        """Renew invisible times; return the messages that another client receives then."""
+        await self.acks.renewals.renew()
+        assert not self.acks.renewals.table
+        bodies: list[bytes] = []
+        async with v5_caller(self.broker.grpc_port) as caller:
+            for _ in range(10):
+                if len(bodies) == count:
+                    break
+                _, found = await caller.receive(self.topic, self.group, poll_ms=5_000)
+                bodies += [each.body for each in found]
+        return bodies
+
+
+@pytest.fixture
+def shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let released messages be visible at once."""
+    assert CLOSED_CLIENT_INVISIBLE_MS == 1_000
+    monkeypatch.setattr("duemq.v5.renewals.CLOSED_CLIENT_INVISIBLE_MS", 1)
+
+
+@pytest.mark.usefixtures("short_polls", "shortly")
+def test_messages_whose_response_is_not_sent_are_visible_again(run: Run, broker: Broker) -> None:
+    """They were invisible, and renewed, for three hours."""
+
+    async def main() -> None:
+        receiving = Receiving(broker, "not-sent")
+        await receiving.begin(b"first", b"second")
+        await receiving.receive(receiving.call)
+        assert len(receiving.acks.renewals.table) == 2
+        receiving.call.cancel()
+        assert await receiving.visible_again(2) == [b"first", b"second"]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("short_polls")
+def test_messages_whose_response_was_sent_are_renewed(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        receiving = Receiving(broker, "is-sent")
+        await receiving.begin(b"first")
+        await receiving.receive(receiving.call)
+        receiving.call.unsent.clear()
+        receiving.call.cancel()
+        [renewal] = receiving.acks.renewals.table.values()
+        assert not renewal.is_ended
+
+    run(main())
+
+
+@pytest.mark.usefixtures("short_polls", "shortly")
+def test_messages_found_after_the_deadline_are_visible_again(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        receiving = Receiving(broker, "too-late")
+        await receiving.begin(b"first")
+        receiving.deadline_s = asyncio.get_running_loop().time() + 60
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.setattr(CallContext, "remaining_ms", lambda context: 0)
+            return messages_of(*arguments)
+
+        monkeypatch.setattr("duemq.v5.receives.messages_of", late)
+        with pytest.raises(GrpcError, match="DEADLINE_EXCEEDED"):
+            await receiving.receive(receiving.call)
+        monkeypatch.undo()
+        monkeypatch.setattr("duemq.v5.renewals.CLOSED_CLIENT_INVISIBLE_MS", 1)
+        assert await receiving.visible_again(1) == [b"first"]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("short_polls", "shortly")
+def test_a_call_cancelled_while_a_dead_letter_is_forwarded_returns_the_others(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        receiving = Receiving(broker, "forwarding")
+        await receiving.begin(b"first", b"second")
+        begun = asyncio.Event()
+
+        async def forward(*arguments: Any) -> v2.Status:
+            begun.set()
+            await asyncio.Event().wait()
+            raise V5Error(v2.INTERNAL_ERROR, "not reached")
+
+        monkeypatch.setattr(receiving.acks, "forward_handle", forward)
+        records = list[Any]()
+
+        def dead_last(*arguments: Any) -> Any:
+            for record, text in messages_of(*arguments):
+                records.append(record)
+                record.reconsume_times = 2 * (len(records) == 2)
+                yield record, text
+
+        monkeypatch.setattr("duemq.v5.receives.messages_of", dead_last)
+        task = asyncio.ensure_future(receiving.receive(receiving.call))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        monkeypatch.undo()
+        monkeypatch.setattr("duemq.v5.renewals.CLOSED_CLIENT_INVISIBLE_MS", 1)
+        assert await receiving.visible_again(1) == [b"first"]
 
     run(main())

@@ -232,3 +232,31 @@ def test_a_handle_is_in_flight_only_during_its_renewal() -> None:
         assert rig.renewals.newest("g", "T", given) is given
 
     asyncio.run(main())
+
+
+def test_a_message_that_was_not_sent_is_visible_within_a_second_of_the_next_check() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.note(1)
+        rig.renewals.release("g", "T", rig.note(2), rig.client, CONTEXT)  # renewed until now
+        rig.renewals.release("g", "T", rig.handle(3), rig.client, CONTEXT)
+        await rig.pass_ms(CHECK_INTERVAL_MS)
+        shortened = [(2, CLOSED_CLIENT_INVISIBLE_MS), (3, CLOSED_CLIENT_INVISIBLE_MS)]
+        assert rig.changes == shortened
+        assert [key[2].split()[7] for key in rig.renewals.table] == ["1"]
+
+    asyncio.run(main())
+
+
+def test_a_message_acknowledged_before_its_renewal_begins_is_not_changed() -> None:
+    async def main() -> None:
+        rig = Rig()
+        given = rig.note(1)
+        rig.clock.advance(RENEWED_INVISIBLE_MS)
+        renewing = asyncio.create_task(rig.renewals.renew())
+        await asyncio.sleep(0)  # the renewals have tasks, which have not run yet
+        rig.renewals.remove_at_rest("g", "T", given)
+        await renewing
+        assert rig.changes == []
+
+    asyncio.run(main())

@@ -25,6 +25,7 @@ def tables(engine: Engine) -> set[str]:
     return set(inspect(engine).get_table_names())
 
 
+@pytest.mark.sampled
 def test_a_new_ledger_has_all_tables_and_its_version(engine: Engine, opener: Opener) -> None:
     opener()
     opener()
@@ -62,6 +63,7 @@ Ledger.open(LedgerLocation(url=sys.argv[1], store_id="s-1", store_path="/"), now
 """
 
 
+@pytest.mark.sampled
 def test_processes_may_open_a_new_ledger_concurrently(url: str, opener: Opener) -> None:
     command_line = [sys.executable, "-c", OPEN_AT_ONCE, url]
     pipe = subprocess.PIPE

@@ -155,6 +155,7 @@ def test_a_deleted_ledger_is_created_again(tmp_path: Path) -> None:
     play(Rig(default_url(tmp_path)), steps)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("from_start", [True, False], ids=["from the start", "on the way"])
 def test_a_locked_ledger_is_completed_later(from_start: bool, url: str, opener: Opener) -> None:
     opener()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from message_store import layout
 from message_store.index.index_file import IndexFile
 from message_store.index.index_service import IndexService
 from message_store.kernels import index as kernels
+from message_store.log.commit_log import LogFile
 from message_store.log.record import decode_record
 from message_store.verify import verify_store
 from tests.support.encoded_records import encode_record
@@ -334,3 +336,35 @@ def test_a_search_of_any_bytes_ends(
         keys = np.zeros(5, layout.KEYED)
         assert 0 <= file.put(keys) <= 5
     copy.unlink()
+
+
+class CountedBase:
+    """Attribute `base` of log files that counts its reads by one thread.
+
+    The store's flusher reads it in a thread of its own.
+    """
+
+    reads = 0
+    thread = 0
+
+    def __get__(self, file: LogFile, owner: type[LogFile]) -> int:
+        CountedBase.reads += threading.get_ident() == CountedBase.thread
+        return int(file.__dict__["base"])
+
+    def __set__(self, file: LogFile, base: int) -> None:
+        file.__dict__["base"] = base
+
+
+def test_the_file_to_index_is_found_in_few_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        while len(store.log.files) < 200:
+            put_one(store, "T", body=b"x" * 3_000)
+        store.index.catch_up()
+        monkeypatch.setattr(LogFile, "base", CountedBase(), raising=False)
+        CountedBase.reads, CountedBase.thread = 0, threading.get_ident()
+        put_one(store, "T")
+        store.index.catch_up()
+        assert store.index.lag_bytes == 0
+        assert CountedBase.reads <= 100

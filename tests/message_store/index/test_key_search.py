@@ -17,8 +17,18 @@ from hypothesis import strategies as st
 from duemq_common.errors import StoreError
 from message_store.index import key_search
 from message_store.index.index_service import IndexService
-from message_store.index.key_search import HIT_UNIQUE, frames, owners, search, search_now
+from message_store.index.key_search import (
+    HIT_UNIQUE,
+    are_owned,
+    frames,
+    owners,
+    query_of,
+    search,
+    search_later,
+    search_now,
+)
 from message_store.log.batch import PutBatch
+from tests.support.indexed_files import forbid_visits
 from tests.support.stores import add_message, open_store, put_one
 
 WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
@@ -55,6 +65,7 @@ def _no_room(index: IndexService) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.sampled
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -105,15 +116,17 @@ def test_frames_at_records_and_elsewhere(tmp_path: Path) -> None:
         assert found["topic_index"].tolist() == [store.topics.find("T"), -1, -1, -1, 0]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    messages=st.lists(
-        st.dictionaries(
-            st.sampled_from(("UNIQ_KEY", "REAL_TOPIC", "KEYS", "a")), st.sampled_from((*WORDS, "U"))
-        ),
-        max_size=9,
-    )
+PROPERTIES = st.lists(
+    st.dictionaries(
+        st.sampled_from(("UNIQ_KEY", "REAL_TOPIC", "KEYS", "a")), st.sampled_from((*WORDS, "U"))
+    ),
+    max_size=9,
 )
+"""Properties of messages."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages=PROPERTIES)
 def test_owners_equal_the_properties_of_the_records(messages: list[dict[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         store.topics.add("U")
@@ -130,6 +143,40 @@ def test_owners_equal_the_properties_of_the_records(messages: list[dict[str, str
         assert topic_indexes.tolist() == [
             *(store.topics.find(one.get("REAL_TOPIC", "T")) for one in reversed(messages)),
             *[-1] * 3,
+        ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    messages=PROPERTIES,
+    data=st.data(),
+)
+def test_owned_records_have_their_key_and_the_topic(
+    messages: list[dict[str, str]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        batch = PutBatch(max(len(messages), 1))
+        for properties in messages:
+            add_message(store, batch, "T", properties=properties)
+        store.put(batch)
+        end = int(store.max_offset)
+        at = dict(zip(batch.filled["phys_offset"].tolist(), messages, strict=True))
+        places = st.sampled_from([*at, 3, -5, end, 1 << 40])
+        others = st.sampled_from((None, b"", *(word.encode() for word in WORDS)))
+        drawn = data.draw(st.lists(st.tuples(places, others), max_size=12))
+        hits = [
+            (offset, at.get(offset, {}).get("UNIQ_KEY", "").encode() if key is None else key)
+            for offset, key in drawn
+        ]
+        topic = data.draw(st.sampled_from(("", "T", "U", "absent")))
+        query = query_of(topic, [key for _, key in hits])
+        first = data.draw(st.integers(0, min(len(hits), 2)))
+        offsets = np.array([offset for offset, _ in hits[first:]], np.int64)
+        assert are_owned(store, offsets, query, first).tolist() == [
+            offset in at
+            and at[offset].get("UNIQ_KEY", "").encode() == key
+            and topic in ("", at[offset].get("REAL_TOPIC", "T"))
+            for offset, key in hits[first:]
         ]
 
 
@@ -165,3 +212,28 @@ def test_lookups_that_may_wait_for_the_disk_are_done_at_the_same_time(
         monkeypatch.setattr(key_search.FileLookup, "read", read_with_another)
         matches = asyncio.run(search(store, ["T"], ["a", "b"]))
         assert matches.offsets.tolist() == batch.rows["phys_offset"].tolist()
+
+
+def test_a_later_search_finds_what_was_appended_since(tmp_path: Path, way: str) -> None:
+    with open_store(tmp_path) as store:
+        put_one(store, "T", properties={"KEYS": "a"})
+        before = asyncio.run(search(store, ["T"], ["b", "a"]))
+        assert (before.key_at.tolist(), before.log_end) == ([1], store.max_offset)
+        put_one(store, "U", properties={"KEYS": "a"})
+        second = int(put_one(store, "T", properties={"KEYS": "c a"})["phys_offset"])
+        third = int(put_one(store, "T", properties={"UNIQ_KEY": "b"})["phys_offset"])
+        later = asyncio.run(search_later(store, ["T"], ["b", "a"], before.log_end))
+        assert (later.key_at.tolist(), later.offsets.tolist()) == ([0, 1], [third, second])
+        assert later.log_end == store.max_offset
+        none = asyncio.run(search_later(store, ["T"], ["b", "a"], later.log_end))
+        assert none.offsets.size == 0
+
+
+def test_a_search_visits_only_files_of_its_records(tmp_path: Path) -> None:
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        puts = [put_one(store, "T", body=b"x" * 1_000, properties={"KEYS": "a"}) for _ in range(10)]
+        with forbid_visits(store):
+            matches = search_now(store, ["T"], ["a"])
+            seen = frames(store, matches.offsets)
+        assert matches.offsets.tolist() == [int(row["phys_offset"]) for row in puts]
+        assert (seen["record_size"] > 0).all()

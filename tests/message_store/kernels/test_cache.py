@@ -157,6 +157,7 @@ def test_the_sources_of_a_kernel_are_its_imports() -> None:
     assert not [path for path in kernel_sources() if "cli" in path.parts]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("changed", "one", "all_"),
     [
@@ -186,6 +187,7 @@ def test_a_changed_constant_is_compiled_in_and_copies_share_code(
     assert run(tmp_path / "second", USE, cache) == ["42", "0"]
 
 
+@pytest.mark.extended
 def test_concurrent_processes_compile_a_kernel_once(tree: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: run_apart(tree, USE, tmp_path / "cache"), range(4)))
@@ -204,6 +206,7 @@ def test_a_cache_is_located_when_its_kernel_is_called(tree: Path, tmp_path: Path
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.extended
 def test_a_kernel_that_failed_to_compile_can_be_called_again(tree: Path, tmp_path: Path) -> None:
     assert run(tree, FAIL, tmp_path / "cache") == ["TypingError", "TypingError", "42", "1"]
 
@@ -213,6 +216,7 @@ def test_an_unwritable_cache_is_not_used(tree: Path, tmp_path: Path) -> None:
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("suffix", "damage"),
     [

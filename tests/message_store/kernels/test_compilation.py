@@ -62,6 +62,7 @@ def test_the_progress_is_reported(tree: Path) -> None:
     assert run(tree, REPORTS) == ["True", "True", "3", "3"]
 
 
+@pytest.mark.extended
 def test_a_kernel_that_fails_to_compile_is_reported(tree: Path) -> None:
     (tree / "message_store/kernels/signatures.txt").write_text(LIST.format(last="no.gone[::1]"))
     assert run(tree, FAIL) == ["True"]

@@ -255,6 +255,27 @@ def test_checksums_of_removed_files_are_removed(log: CommitLog) -> None:
     assert names == [f"{base:020d}" for base in (FILE_BYTES, 2 * FILE_BYTES)] + [TAIL]
 
 
+def test_checksums_are_listed_when_a_log_file_was_removed(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each new file of the log, which may have thousands."""
+    lists, iterdir = list[Path](), Path.iterdir
+
+    def noted(path: Path) -> Iterator[Path]:
+        lists.append(path)
+        return iterdir(path)
+
+    log.sums.open(0)
+    monkeypatch.setattr(Path, "iterdir", noted)
+    append(log, 20 * FILE_BYTES)
+    log.sums.seal(log.end)
+    assert lists == [log.sums.directory]
+    log.detach_first().erase()
+    append(log, 10 * FILE_BYTES)
+    log.sums.seal(log.end)
+    assert lists == [log.sums.directory] * 2
+
+
 def test_a_flipped_checksum_accuses_one_block(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, FILE_BYTES)

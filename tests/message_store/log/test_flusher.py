@@ -38,7 +38,7 @@ class Flushed:
         self.file: Any = FailingFile(self.failures)
 
     def flusher(self, after_flush: Callable[[int], None] = lambda end: None) -> Flusher:
-        log: Any = SimpleNamespace(files=[self.file], end=10)
+        log: Any = SimpleNamespace(files_from=lambda offset: [self.file], end=10)
         return Flusher(
             log,
             durable=0,

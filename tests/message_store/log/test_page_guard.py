@@ -138,6 +138,7 @@ def test_a_page_is_recorded_before_it_is_zeroed() -> None:
     assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
 
 
+@pytest.mark.extended
 def test_all_pages_of_a_large_log_file_fail(disk: BadDisk, tmp_path: Path) -> None:
     """The whole disk fails while one call reads a file.
 

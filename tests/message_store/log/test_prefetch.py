@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from message_store.log.commit_log import LogFile, NumberedLog
 from message_store.log.prefetch import GAP_BYTES, RANGES_MAX, RECENT_BYTES, prefetch
+from tests.support.indexed_files import IndexedFiles
 
 FILE_BYTES = 1 << 20
 FILES = 100
@@ -31,7 +34,9 @@ def advised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
 
 def log(first: int = 0) -> Any:
     files = [SimpleNamespace(base=n * FILE_BYTES, fd=n) for n in range(first, FILES)]
-    return SimpleNamespace(end=END, file_bytes=FILE_BYTES, files=files)
+    made: NumberedLog[Any] = NumberedLog(Path(), FILE_BYTES, LogFile)
+    made.files, made.end = IndexedFiles(files), END
+    return made
 
 
 def test_near_records_are_read_together(advised: list[tuple[int, int, int]]) -> None:

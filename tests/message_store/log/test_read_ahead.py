@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from message_store.log.commit_log import CommitLog
-from message_store.log.read_ahead import AHEAD_BYTES, REFILL_BYTES, ReadAhead
+from message_store.log.read_ahead import AHEAD_BYTES, LARGE_BYTES, REFILL_BYTES, ReadAhead
+from tests.support.stores import open_store, put_one
 
 FILE_BYTES = AHEAD_BYTES * 4
 
@@ -58,3 +59,23 @@ def test_expected_bytes_are_read_once(log: CommitLog) -> None:
     assert reads(ahead, log, AHEAD_BYTES)
     assert ahead.reached == 1 + 2 * AHEAD_BYTES
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("large", "expected", "woken"), [(False, 0, 1), (True, 0, 0), (True, 1 << 18, 1)]
+)
+def test_a_large_append_wakes_nothing_unless_it_was_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, expected: int, woken: int
+) -> None:
+    wakes = list[int]()
+    with open_store(tmp_path, commitlog_file_bytes=1 << 20, message_bytes_max=1 << 17) as store:
+        put_one(store, "T")
+        store.read_ahead.stop()  # it changes `wake_at`
+        monkeypatch.setattr(store.read_ahead, "wake", lambda: wakes.append(store.max_offset))
+        store.read_ahead.wake_at = store.max_offset + 1
+        store.read_ahead.expect(expected)
+        row = put_one(store, "T", body=bytes(LARGE_BYTES if large else 1_000))
+        assert row["status"] == 0
+        assert len(wakes) == woken
+        put_one(store, "T")  # the next small append wakes it
+        assert wakes[-1:] == [store.max_offset]

@@ -157,6 +157,7 @@ def killed_store(root: Path) -> None:
         units.write(bytes(6) + b"\x01" + bytes(4) + b"\x99" + bytes(8))
 
 
+@pytest.mark.sampled
 @pytest.mark.finding("A7", "E1")
 @FAULTS
 def test_the_store_opens_after_a_start_that_ended_at_any_step(

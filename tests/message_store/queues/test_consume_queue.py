@@ -53,7 +53,7 @@ def test_bounds_during_recovery(
     assert read["phys_offset"].tolist() == [(end - 1) * 100]
 
 
-@pytest.mark.parametrize("log_end", [0, 50, 100, 999, 1_000, 7_777, 25_500, 30_000, 99_999])
+@pytest.mark.parametrize("log_end", [0, 50, 100, 999, 1_000, 7_777, 25_500, 29_950, 30_000, 99_999])
 def test_the_end_before_a_log_offset(
     queue: ConsumeQueue, log_end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +86,40 @@ def test_log_offsets_are_those_of_the_units(tmp_path: Path, offsets: tuple[int, 
     assert {n: offset for n, offset in shown.items() if offset >= 0} == {n: 1_000 + n for n in kept}
     assert offsets[-1] in kept
     files.close()
+
+
+def test_a_start_reads_few_units_of_a_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0").mkdir()
+    ConsumeQueue(tmp_path / "0", 100_000 * UNIT_BYTES, FileCache()).write(0, units(0, 5_000))
+    sizes, read = list[int](), FileCache.read
+
+    def counted(files: FileCache, path: str, size: int, pos: int) -> bytes:
+        sizes.append(size // UNIT_BYTES)
+        return read(files, path, size, pos)
+
+    monkeypatch.setattr(FileCache, "read", counted)
+    queue = ConsumeQueue(tmp_path / "0", 100_000 * UNIT_BYTES, FileCache())
+    queue.load()
+    assert 5_000 < sum(sizes) < 20_000
+    sizes.clear()
+    queue.truncate(500_000)
+    queue.correct_min(0)
+    assert queue.unit_from(500_000) is None
+    assert (queue.min_offset, queue.max_offset) == (0, 5_000)
+    assert 0 < sum(sizes) < 10
+
+
+@pytest.mark.parametrize("log_offset", [0, 1, 299, 300, 301, 1_199, 1_200, 1_201, 2_900, 2_901])
+@pytest.mark.parametrize("offsets", [(3, 4, 12, 13, 29), (29,), tuple(range(3, 30))], ids=len)
+def test_the_first_message_from_a_log_offset(
+    queue: ConsumeQueue, offsets: tuple[int, ...], log_offset: int
+) -> None:
+    for offset in offsets:  # pre-blanks between them
+        queue.write(offset, units(offset, offset + 1))
+    kept = [n for n in range(queue.min_offset, 30) if queue.log_offset(n) >= 0]
+    expected = next((n for n in kept if n * 100 >= log_offset), 30)
+    assert queue.offset_from(log_offset) == expected
+    unit = queue.unit_from(log_offset)
+    assert unit is None if expected == 30 else unit["phys_offset"] == expected * 100

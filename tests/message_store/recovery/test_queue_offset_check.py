@@ -154,6 +154,7 @@ def lose_queues(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bit", [*range(8), 11, 40, 62, 63])
 @pytest.mark.parametrize("lose", [lose_last_unit, lose_queues])
 def test_a_flipped_queue_offset_of_the_last_record_costs_no_other_message(

@@ -61,6 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     return root, make(root, 300)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("kept", [1, 2, 57, 140, 299, 300])
 def test_a_truncated_store_is_one_that_never_had_more(
@@ -159,6 +160,7 @@ def test_what_is_cut_off_is_kept(tmp_path: Path, whole: tuple[Path, list[int]]) 
         log = log[: ends[kept]] + bytes(len(log) - ends[kept])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_kill_between_any_two_steps_is_completed(tmp_path: Path, ending: str) -> None:
     """By the next start, and by another call that is killed, too."""

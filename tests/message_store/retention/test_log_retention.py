@@ -271,3 +271,22 @@ def test_files_and_queue_files_are_deleted_unless_pinned(tmp_path: Path) -> None
     with open_store(tmp_path, clock) as s:
         assert s.queue_bounds("T", 0)[1] == 1_500
         assert s.queue_bounds("T", 0)[0] > first
+
+
+def test_a_round_reads_the_times_of_the_files_that_it_may_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of thousands of files after the first one that stays."""
+    reads, modified_s = list[LogFile](), LogFile.modified_s
+
+    def noted(file: LogFile) -> float:
+        reads.append(file)
+        return modified_s(file)
+
+    monkeypatch.setattr(LogFile, "modified_s", noted)
+    with open_store(tmp_path) as store:
+        while len(store.log.files) < 20:
+            put_one(store, "T", body=b"x" * 2_000)
+        assert store.retention.clean() == 0
+        assert store.retention.expired_files() == Removal()
+        assert reads == store.log.files[:2] * 2

@@ -293,6 +293,7 @@ ERRORS: list[tuple[Callable[[Path], None], set[str]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("plant", "expected"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
 def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], expected: set[str]) -> None:
     before = log_files(root)

@@ -62,6 +62,7 @@ def later(records: list[LedgerRecord]) -> list[Any]:
 
 
 # One database for all examples, each of which begins with empty tables.
+@pytest.mark.sampled
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_runs_round_trip(opener: Opener, data: st.DataObject) -> None:
@@ -86,6 +87,7 @@ def test_runs_round_trip(opener: Opener, data: st.DataObject) -> None:
     )
 
 
+@pytest.mark.sampled
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans=st.lists(some.PLANS, min_size=1, max_size=3))
 def test_plans_round_trip(opener: Opener, plans: list[Plan]) -> None:
@@ -112,6 +114,7 @@ def test_a_later_record_replaces_one_with_the_same_key(opener: Opener) -> None:
     assert ledger.run(RUN_ID).levels == [some.level(moved=5, state=State.DONE)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("written", "read"),
     [
@@ -258,6 +261,7 @@ def test_a_removed_file_is_detected(harm: Callable[[Path], None], tmp_path: Path
     assert again.plans() == [PLAN]
 
 
+@pytest.mark.sampled
 def test_samples_of_a_long_run_are_thinned_but_keep_their_peaks(
     opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

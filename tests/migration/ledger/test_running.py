@@ -80,6 +80,7 @@ def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> No
     assert {event.operator for event in run.events} == {"", "anna", "ben"}
 
 
+@pytest.mark.sampled
 def test_a_ledger_lost_during_a_run_is_rebuilt_from_the_log(url: str, tmp_path: Path) -> None:
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)

@@ -59,6 +59,7 @@ def digest(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["apache-4.9.7-running", extended("apache-4.9.7-clean")])
 def test_messages_of_a_golden_store_are_delivered_on_time(name: str, tmp_path: Path) -> None:
     source = copy_golden_store(name, tmp_path / "source")

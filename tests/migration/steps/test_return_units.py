@@ -17,6 +17,7 @@ from message_store.log.batch import PutBatch
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.bad_records import damage
+from tests.support.indexed_files import forbid_visits
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
 from timer_store.names import DUE_NAMES, STALE_NAMES
@@ -46,6 +47,18 @@ def test_returned_messages_are_delivered_by_their_level(tmp_path: Path) -> None:
         one.advance(130_000)
     check(rig, due)
     assert seen(rig.delivered()) == seen(plain.delivered())
+
+
+def test_transfers_and_returns_visit_only_files_of_their_records(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 400, (4,))
+    with forbid_visits(rig.store):
+        while rig.drain.step(4, 1_000).moved:
+            pass
+        assert pending(rig) == (0, 400)
+        assert rig.return_units.step(4, 1_000).moved == 400
+    rig.advance(100_000)
+    check(rig, due)
 
 
 def test_repeated_migrations_and_rollbacks_with_kills(tmp_path: Path) -> None:
@@ -130,8 +143,8 @@ def test_routed_messages_return_from_all_files_of_the_log(tmp_path: Path) -> Non
     rig = MigrationRig(tmp_path).open()
     rig.route(4)
     due = fill(rig, 400, (4,))
-    assert len(rig.store.log_files) > 1
-    assert rig.routed_return.step(4, 1_000).moved == 400
+    with forbid_visits(rig.store):
+        assert rig.routed_return.step(4, 1_000).moved == 400
     assert pending(rig) == (400, 0)
     rig.advance(100_000)
     check(rig, due)

@@ -163,6 +163,7 @@ def test_refused_requests(command: dict[str, Any], why: str, tmp_path: Path) -> 
     with_broker(tmp_path, steps)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
 def test_a_level_has_priority_over_a_time(name: str, tmp_path: Path) -> None:
     async def send(bench: Bench, body: bytes) -> None:

@@ -119,6 +119,7 @@ def test_without_a_target_steps_are_the_largest_from_the_start() -> None:
     assert broker.throttle.batch == BATCH_MAX
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("unit_us", [0.3, 1, 5, 50], ids=lambda us: f"{us} us a message")
 def test_lateness_keeps_its_target_and_work_continues(unit_us: float) -> None:
     broker = simulated(unit_us=unit_us)
@@ -133,6 +134,7 @@ def test_lateness_keeps_its_target_and_work_continues(unit_us: float) -> None:
     assert (broker.moved - before) / (broker.now_ms - since_ms) >= 0.8 * wanted_per_ms
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("baseline_ms", [0, 3, 8, 30])
 @pytest.mark.parametrize("unit_us", [1, 5, 20], ids=lambda us: f"{us} us a message")
 def test_deliveries_are_at_most_twice_as_late_as_without_it(

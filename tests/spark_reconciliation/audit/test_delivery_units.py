@@ -13,6 +13,7 @@ import pytest
 
 from message_store.queues.topic_erasure import erase
 from spark_reconciliation.audit.delivery_units import DeliveryUnits, read_queue_coverage
+from spark_reconciliation.audit.unit_times import QueueFiles
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import OFFSET_MAX
 from spark_reconciliation.scan.store_state import QueueCoverage
@@ -145,6 +146,7 @@ def test_end_of_apaches_queues(tmp_path: Path) -> None:
     assert read_queue_coverage(Root(str(root))) == QueueCoverage(OFFSET_MAX), "a stray file"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["rocksdb", "rocksdb-separate", "combined", "combined-separate"])
 def test_queues_in_rocksdb(tmp_path: Path, name: str) -> None:
     root = copy_golden_store(f"apache-{ROCKSDB_VERSION}-{name}", tmp_path)
@@ -168,7 +170,8 @@ def test_a_queue_that_begins_again_excuses_only_records_before_its_first_unit(
         for name in ("queue_offset", "phys_offset", "record_size")
     )
     assert numbers.tolist() == [0, 1, 2, 0, 1]
-    units, codes = DeliveryUnits(Root(str(tmp_path)), QueueCoverage(OFFSET_MAX)), np.zeros(5, "i8")
+    files, codes = QueueFiles(Root(str(tmp_path))), np.zeros(5, "i8")
+    units = DeliveryUnits(files, QueueCoverage(OFFSET_MAX))
     assert units.of_queue("T", 0, numbers, (offsets, sizes, codes)).tolist() == [True] * 5
     last = offsets[4:], sizes[4:], codes[4:]
     assert units.of_queue("T", 0, numbers[4:] + 1, last).tolist() == [False]

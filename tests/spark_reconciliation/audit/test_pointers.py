@@ -123,6 +123,7 @@ def test_migrations_and_rollbacks_give_no_findings(tmp_path: Path) -> None:
     assert all(row["queued"] is not False for row in read_rows(tmp_path, "messages", "queued"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("field", ["phys_offset", "due_ms", "delay_ms", "record_size"])
 def test_a_unit_with_a_wrong_field(store: Path, field: str) -> None:
     units = Units(store)

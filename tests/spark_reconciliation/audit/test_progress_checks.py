@@ -34,6 +34,7 @@ def set_cursor(store: PlainStore, level: int, at: int) -> None:
     store.write_json(OFFSETS, saved)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("more", "found"), [(0, 0), (1, 1), (HUGE, 1), (1 << 70, 1)])
 def test_a_cursor_after_the_end_of_its_queue_is_a_finding(
     store: PlainStore, more: int, found: int
@@ -100,6 +101,7 @@ def test_the_end_of_a_queue(store: PlainStore) -> None:
     assert queue_end(root, "consumequeue/none/0") == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", ["GoldenDelay@golden_consumer", f"{SCHEDULE}@CID_RMQ_SYS_TRANS"])
 @pytest.mark.parametrize(("more", "found"), [(0, 0), (1, 1), (HUGE, 1), (-HUGE, 1)])
 def test_an_offset_of_a_group_outside_its_queue(

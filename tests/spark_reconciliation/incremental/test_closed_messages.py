@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +132,26 @@ def test_groups_of_rows_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     groups = [columns[0].tolist() for columns in read_columns(tmp_path / "a.parquet")]
     assert groups == [[4, 5, 7, 8], [1, 2, 9, 10], [3]]
     assert all((time == -offset).all() for offset, time in read_columns(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_files_that_cannot_be_created_leave_nothing(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, paths = pq.ParquetWriter, list[Path]()
+
+    def make(path: Path, *words: Any, **more: Any) -> pq.ParquetWriter:
+        paths.append(path)
+        path.touch()
+        if len(paths) > number:
+            raise OSError(errno.ENOSPC, "Error writing bytes to file")
+        return writer(path, *words, **more)
+
+    monkeypatch.setattr(pq, "ParquetWriter", make)
+    with pytest.raises(OSError, match="No space left") as failure:
+        ClosedFiles(tmp_path, 3)
+    assert failure.value.filename == str(paths[-1])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_abandoned_files_leave_nothing(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def fires(rig: AuditedRig) -> None:
         rig.fire(number)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "changes",
     [
@@ -176,6 +177,7 @@ def test_a_log_file_of_delivered_messages_is_removed(
     assert audit.verdicts["duplicated"] == 1, "its first delivery is still in the log"
 
 
+@pytest.mark.extended
 def test_a_clock_that_was_set_back(rig: AuditedRig, state: Path, audit: Audit) -> None:
     audit(grown(rig).root, state)
     rig.rig.clock.set_ms(rig.rig.clock.now_ms() - 5_000)
@@ -188,6 +190,7 @@ def test_a_clock_that_was_set_back(rig: AuditedRig, state: Path, audit: Audit) -
         rig.advance(4)
 
 
+@pytest.mark.extended
 def test_a_clock_that_was_set_back_at_the_end_of_a_log_file(
     rig: AuditedRig, state: Path, audit: Audit, session: LocalSession
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_restored_backup_is_audited_in_full(
     assert not audit(rig.root, state).full_because
 
 
+@pytest.mark.extended
 def test_another_last_record(rig: AuditedRig, state: Path, audit: Audit) -> None:
     """The log was truncated, as on a former master, and has grown again."""
     audit(grown(rig).root, state)
@@ -254,6 +258,7 @@ def test_a_removed_file_came_back(rig: AuditedRig, state: Path, audit: Audit) ->
     assert audit(rig.root, state).full_because.startswith("the log begins at 0, before ")
 
 
+@pytest.mark.extended
 def test_a_missing_file_of_the_log(rig: AuditedRig, state: Path, audit: Audit) -> None:
     audit(grown(rig).root, state)
     rig.rig.close()
@@ -263,6 +268,7 @@ def test_a_missing_file_of_the_log(rig: AuditedRig, state: Path, audit: Audit) -
     assert audit(rig.root, state).full_because == f"in the last audit, {reason}"
 
 
+@pytest.mark.extended
 def test_a_unit_that_names_a_counted_record(rig: AuditedRig, state: Path, audit: Audit) -> None:
     audit(grown(rig).root, state)
     rig.rig.close()
@@ -273,6 +279,7 @@ def test_a_unit_that_names_a_counted_record(rig: AuditedRig, state: Path, audit:
     assert not audit(rig.root, state).full_because, "its message is read again each time"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -287,6 +294,7 @@ def test_stores_of_apaches_brokers(audit: Audit, state: Path, name: str, reason:
     assert not list(state.glob("*.parquet"))
 
 
+@pytest.mark.extended
 def test_other_settings(rig: AuditedRig, state: Path, audit: Audit) -> None:
     audit(grown(rig).root, state)
     strict = AuditConfig(late_ms=0)
@@ -297,6 +305,7 @@ def test_other_settings(rig: AuditedRig, state: Path, audit: Audit) -> None:
     assert not audit(rig.root, state, strict).full_because
 
 
+@pytest.mark.extended
 def test_a_copy_of_the_store_and_another_one(
     rig: AuditedRig, state: Path, audit: Audit, session: LocalSession, tmp_path: Path
 ) -> None:

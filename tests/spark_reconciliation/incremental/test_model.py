@@ -25,7 +25,7 @@ histories = st.lists(parts, min_size=2, max_size=5)
 
 
 @given(histories=histories)
-@settings(max_examples=4)
+@settings(max_examples=2)
 def test_incremental_audits_of_random_histories(audit: Audit, histories: Any) -> None:
     check(audit, histories)
 

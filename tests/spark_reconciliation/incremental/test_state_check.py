@@ -56,6 +56,7 @@ def test_queues_that_were_not_complete(
     assert full_audit(session, rig.root, CONFIG).verdicts["unreachable"] == 1
 
 
+@pytest.mark.extended
 def test_units_that_were_not_complete(
     rig: AuditedRig, state: Path, audit: Audit, session: LocalSession
 ) -> None:
@@ -74,6 +75,7 @@ def test_units_that_were_not_complete(
     assert full_audit(session, rig.root, CONFIG).verdicts["unreachable"] == 1
 
 
+@pytest.mark.extended
 def test_levels_with_other_delays(
     rig: AuditedRig, state: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def test_levels_with_other_delays(
     assert audit(rig.root, state).full_because == reason
 
 
+@pytest.mark.extended
 def test_a_queue_that_was_written_again(rig: AuditedRig, state: Path, audit: Audit) -> None:
     rig.rig.close()
     audit(rig.root, state)
@@ -98,6 +101,7 @@ def test_a_queue_that_was_written_again(rig: AuditedRig, state: Path, audit: Aud
     assert audit(rig.root, state).full_because == incremental_audit.NAMES_CLOSED
 
 
+@pytest.mark.extended
 def test_a_log_without_records_of_the_last_audit(
     rig: AuditedRig, state: Path, audit: Audit
 ) -> None:

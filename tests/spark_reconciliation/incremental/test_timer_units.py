@@ -66,6 +66,7 @@ def faults(session: LocalSession, root: Path) -> list[object]:
     return [row["damage"] for row in full_audit(session, root, CONFIG).unread]
 
 
+@pytest.mark.extended
 def test_a_wrong_unit_is_reported_by_each_audit(
     rig: AuditedRig, tmp_path: Path, audit: Audit, session: LocalSession
 ) -> None:
@@ -82,6 +83,7 @@ def test_units_that_an_audit_has_compared_are_not_read_again(
     assert read_state(tmp_path / "state").timer_pos == int(check(rig.root)["log_pos"][0]) > 0
 
 
+@pytest.mark.extended
 def test_a_timer_log_that_was_written_again(
     rig: AuditedRig, tmp_path: Path, audit: Audit, session: LocalSession
 ) -> None:
@@ -104,6 +106,7 @@ def test_timers_that_are_pending_again(
     assert "pointer" in faults(session, rig.root)
 
 
+@pytest.mark.extended
 def test_a_removed_record_of_a_delivered_timer_in_a_pending_slot(
     rig: AuditedRig, tmp_path: Path, audit: Audit, session: LocalSession
 ) -> None:
@@ -123,6 +126,7 @@ def break_unit(root: Path, number: int) -> None:
     rows[number]["magic"] = 0
 
 
+@pytest.mark.extended
 def test_new_units_that_are_malformed(
     rig: AuditedRig, tmp_path: Path, audit: Audit, session: LocalSession
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_join_keeps_no_rows_of_a_stream(how: str) -> None:
     session.stop()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("with_report", [False, True])
 def test_an_audit_that_streams_has_the_result_of_one_in_memory(
     with_report: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_reconciliation.scan import record_scan
+from spark_reconciliation.kernels.columns import follow
+from spark_reconciliation.scan import planning, record_scan
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import (
     Finding,
@@ -137,6 +138,33 @@ def test_old_bytes_after_the_end_are_no_records(tmp_path: Path) -> None:
     assert read(tmp_path, 500) == (log.places, [])
     synced = len(log.data)  # DueMQ had synced the log up to here: the record is not stale
     assert find_log_end(root, files_of_row(root, "commitlog"), synced)[0] == synced
+
+
+@pytest.mark.parametrize(
+    ("record", "durable", "first"),
+    [(5, 10, 5), (5, 5, 0), (9, 10, 9), (0, 10, 0), (None, 10, 0)],
+    ids=["known", "perhaps stale", "the last one", "the first one", "no record"],
+)
+def test_the_end_is_sought_from_a_known_record(
+    record: int | None, durable: int, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(10):
+        log.add(b"z" * 30)
+    offsets = [*(offset for offset, _ in log.places), len(log.data)]
+    root, begun = Root(str(log.write())), list[int]()
+    files = files_of_row(root, "commitlog")
+    expected = find_log_end(root, files, offsets[durable])
+    assert expected[0] == len(log.data)
+
+    def followed(data: object, pos: int, *others: object) -> object:
+        begun.append(pos)
+        return follow(data, pos, *others)
+
+    monkeypatch.setattr(planning, "follow", followed)
+    known = 1 if record is None else offsets[record]
+    assert find_log_end(root, files, offsets[durable], record=known) == expected
+    assert record is None or begun[0] == offsets[first]
 
 
 def test_an_unreadable_file_is_reported_and_the_others_are_read(

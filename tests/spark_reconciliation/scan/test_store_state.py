@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from message_store.layout import SCANNED
-from spark_reconciliation.audit.unit_times import NONE, UnitTimes
+from spark_reconciliation.audit.unit_times import NONE, QueueFiles, UnitTimes
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import plan_log
 from spark_reconciliation.scan.roles import Role
@@ -151,7 +151,7 @@ def test_units_contain_the_due_times(tmp_path: Path) -> None:
     rig.close()
     rows = read_rows(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
     assert [row["unit_ms"] for row in rows if row["role"] == Role.LEVEL] == promised
-    times = UnitTimes(Root(str(tmp_path)), "SCHEDULE_TOPIC_XXXX")
+    times = UnitTimes(QueueFiles(Root(str(tmp_path))), "SCHEDULE_TOPIC_XXXX")
     records = np.zeros(5, SCANNED)
     records["queue_id"], records["queue_offset"] = [QUEUE, QUEUE, 9, QUEUE, QUEUE], [0, 99, 0, 0, 0]
     size = read_rows(tmp_path, "schedule")[0]["record_size"]

@@ -90,6 +90,7 @@ def read(session: Any, location: str, columns: str = "", zone: str = "") -> Any:
         return read_outside(session, OutsideTable.parse(location, columns, zone, PASSWORD))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "texts", "zone"),
     [
@@ -125,6 +126,7 @@ def test_the_rows_are_those_of_one_time(session: Any, owner: psycopg.Connection,
     table.release()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
@@ -132,7 +134,7 @@ def test_the_rows_are_those_of_one_time(session: Any, owner: psycopg.Connection,
         ("secret_table", "permission denied for table secret_table"),
         ("of_order", "no column for time=time, id=id; it has order_no, topic"),
         ("of_null", "1 rows lack a value of id and topic"),
-        ("of_infinity", "1 rows have another time in time, for example"),
+        ("of_infinity", "rows without a valid time in time: 1, for example"),
         ("of_local", "give --zone, or times with an offset"),
         ("(SELECT 1 AS x) AS t", "it has x"),
         ("(SELECT pg_sleep(1)", "syntax error"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duemq_common.errors import UsageError
-from spark_reconciliation.spark.requirements import find_java, require_packages
+from spark_reconciliation.spark.requirements import check_memory, find_java, require_packages
 
 
 def test_missing_packages_are_reported_with_their_extra() -> None:
@@ -43,3 +43,25 @@ def test_an_old_java_is_named_with_its_version(tmp_path: Path, version: str) -> 
         find_java({"JAVA_HOME": str(tmp_path)})
     (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
     assert find_java({"JAVA_HOME": str(tmp_path)}) == tmp_path / "bin" / "java"
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [
+        ("2g", ""),
+        ("512m", ""),
+        ("512", ""),
+        ("600MB", ""),
+        ("511m", "Spark needs 512m or more"),
+        ("10m", "Spark needs 512m or more"),
+        ("1024k", "Spark needs 512m or more"),
+        ("much", "must be a size such as 2g"),
+        ("2 g", "must be a size such as 2g"),
+    ],
+)
+def test_too_little_memory_is_refused_with_the_number_to_set(memory: str, text: str) -> None:
+    if not text:
+        check_memory(memory)
+        return
+    with pytest.raises(UsageError, match=f"--memory {memory}: {text}"):
+        check_memory(memory)

@@ -45,6 +45,7 @@ def without_day(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sort([{name: row[name] for name in row if name != "day"} for row in rows])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("table", OF_LOG)
 def test_rows_of_a_store(tmp_path: Path, table: str) -> None:
     made = random_log()
@@ -55,6 +56,7 @@ def test_rows_of_a_store(tmp_path: Path, table: str) -> None:
     assert sort(read(reader, parts)) == without_day(expected(made.events, 0, SCHEMAS)[table])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("table", OF_LOG)
 def test_a_stream_of_a_growing_log(tmp_path: Path, table: str) -> None:
     made, rows, start = random_log(), list[dict[str, Any]](), dict[str, int]()

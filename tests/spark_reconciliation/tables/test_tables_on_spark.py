@@ -58,6 +58,7 @@ def test_tables_are_read_by_spark(spark: Any, tmp_path: Path) -> None:
             assert rows_of(source.load(str(root))) == expected_rows
 
 
+@pytest.mark.extended
 def test_a_stream_of_a_running_store(spark: Any, tmp_path: Path) -> None:
     """A broker appends between the micro-batches of one query."""
     rig = MigrationRig(tmp_path / "store").open()
@@ -133,6 +134,7 @@ def test_lateness_by_hour(spark: Any, tables: str) -> None:
     assert row["hour"].astimezone(UTC).minute == 0
 
 
+@pytest.mark.extended
 def test_campaigns(spark: Any, tables: str) -> None:
     rows = example("campaigns").campaigns(spark, tables, MINUTE_MS).collect()
     names = ("messages", "delivered", "delivered_twice", "cancelled", "late", "missing")
@@ -143,6 +145,7 @@ def test_campaigns(spark: Any, tables: str) -> None:
     ]
 
 
+@pytest.mark.extended
 def test_capacity_forecast(spark: Any, tables: str) -> None:
     rows = example("capacity_forecast").forecast(spark, tables, 1).collect()
     backlogs = Counter({row["minute"].astimezone(UTC): row["backlog"] for row in rows})

@@ -15,6 +15,7 @@ from delayed_delivery.plugin import ParameterizedView
 from duemq_common.clock import FakeClock
 from duemq_common.topics import TIMER_TOPIC
 from message_store.config import StoreConfig
+from message_store.index.key_search import are_owned, query_of
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
@@ -99,6 +100,7 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
         query = HitQuery(topic="U", until_ms=clock.now_ms() + 5_000)
         pending.search(query, "")
         part = pending.search(query, "0_0_-1_-1_0")
+        assert are_owned(timers.store, part.offsets, query_of("U", part.keys), 0).all()
         moved, fired = part.offsets[::2].copy(), part.offsets[1:4:2].copy()
         later = np.full(moved.size, clock.now_ms() + 6_000)
         pending.move(moved, later, lambda batch, now_ms: None)

@@ -206,6 +206,7 @@ def test_a_record_for_quarantine_keeps_the_last_checkpoint(
     replica.store.__exit__(None, None, None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sent_after", [0, 1], ids=["the decision ends the log", "more follows"])
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("what", ["move", "fire", "cancel"])

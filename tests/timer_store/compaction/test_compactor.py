@@ -14,6 +14,7 @@ import pytest
 
 from delayed_delivery.pending import Verdict
 from delayed_delivery.plugin import Recalled
+from delayed_delivery.steps import at_once
 from duemq_common.topics import TIMER_TOPIC
 from message_store.verify import verify_store
 from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
@@ -21,8 +22,10 @@ from tests.support.synchronous import Synchronous
 from timer_store.compaction.compactor import PAUSE_MS
 from timer_store.compaction.plan import Blocked
 from timer_store.names import TIMER_QUEUE
+from timer_store.pending.listing import list_timers
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
+from timer_store.pending.walk import Query
 from timer_store.verify import TIMERS
 
 
@@ -202,6 +205,7 @@ def test_far_timers_are_copied_and_rolled(tmp_path: Path, disk: FullDisk) -> Non
 # -- what moved is still there --------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
 @pytest.mark.parametrize("how", ["offset", "unique", "key", "topic"])
 def test_a_copy_can_be_found_cancelled_moved_and_fired(
@@ -311,6 +315,7 @@ def test_a_request_frees_expired_files_at_any_hour(rig: PinningRig, disk: FullDi
 # -- and afterwards -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_verify_accepts_a_compacted_store(rig: PinningRig, disk: FullDisk, end: str) -> None:
     due = fill_sparse(rig)
@@ -330,3 +335,28 @@ def test_verify_accepts_a_compacted_store(rig: PinningRig, disk: FullDisk, end: 
     assert rig.notices == []
     rig.advance(2 * DAY_MS)
     assert delivered_times(rig) == [(due_ms, due_ms) for due_ms in due]
+
+
+@pytest.mark.parametrize("is_same_ms", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 5])
+def test_a_list_during_a_compaction_has_all_timers(
+    rig: PinningRig, disk: FullDisk, limit: int, is_same_ms: bool
+) -> None:
+    """Only timers of the millisecond in which the first page has ended are listed again."""
+    first_ms = rig.clock.now_ms() + DAY_MS
+    for number in range(12):
+        rig.put(first_ms + number * (not is_same_ms), body=b"x", UNIQ_KEY=f"K{number}")
+        rig.fill(1 / 3)
+    rig.fill(1)
+    page = at_once(list_timers(rig.timers, Query(limit=limit)))
+    keys = [str(timer["unique_key"]) for timer in page.timers]
+    listed = limit if is_same_ms else 1
+    disk.percent = 86
+    rig.compact()
+    assert rig.timers.compaction.copied == 12
+    while page.cursor is not None:
+        page = at_once(list_timers(rig.timers, Query(limit=limit, cursor=page.cursor)))
+        keys += [str(timer["unique_key"]) for timer in page.timers]
+    assert sorted(keys[limit - listed :]) == sorted(
+        [f"K{number}" for number in range(limit - listed, 12)] + keys[limit - listed : limit]
+    )

@@ -202,6 +202,7 @@ def scenario(compacted: CompactedStore) -> None:
         compacted.fill()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("torn", "cut"), [(0, False), (60, True), extended(0, True), extended(60, False)]
 )

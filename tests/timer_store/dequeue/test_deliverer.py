@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from delayed_delivery.outcome import NOT_PUT, Outcome
 from duemq_common.topics import HALF_TOPIC, QUARANTINE_TOPIC, TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
+from message_store.log.unreadable import READS_MAX
 from message_store.store import MessageStore
 from tests.support.due_timers import (
     PRECISION_MS,
@@ -26,6 +28,7 @@ from tests.support.due_timers import (
 )
 from tests.support.stores import add_message
 from timer_store import layout
+from timer_store.dequeue import deliverer as deliverer_module
 from timer_store.dequeue.deliverer import TimerDeliverer
 
 
@@ -325,3 +328,149 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(
     assert [record.prepared_offset for record in kept] == [
         -(int(row["phys_offset"]) + 1) for row in rows
     ]
+
+
+# -- read in the thread ---------------------------------------------------------------------------
+
+
+def wait_for_thread(deliverer: TimerDeliverer) -> None:
+    """Wait until the thread has ended all reads."""
+    assert deliverer.pool is not None
+    deliverer.pool.submit(int).result(60)
+
+
+def delete_topic(store: MessageStore) -> None:
+    store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
+
+
+def replace_pages(store: MessageStore) -> None:
+    store.unreadable.replaced = memoryview(np.array([store.unreadable.replaced[0] + 1]))
+
+
+def change_nothing(store: MessageStore) -> None:
+    """Leave the store as it is."""
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "end", "reads", "delivered"),
+    [
+        (change_nothing, 3, 6, 0, [b"3", b"4", b"5"]),
+        (change_nothing, 4, 6, 1, [b"4", b"5"]),  # one was cancelled meanwhile
+        (change_nothing, 4, 7, 1, [b"4", b"5", b"6"]),  # and another one follows
+        (delete_topic, 3, 6, 1, []),
+        (replace_pages, 3, 6, READS_MAX, [b"3", b"4", b"5"]),
+    ],
+)
+def test_records_read_in_the_thread_are_used_only_if_nothing_has_changed(
+    store: MessageStore,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[MessageStore], None],
+    first: int,
+    end: int,
+    reads: int,
+    delivered: list[bytes],
+) -> None:
+    monkeypatch.setattr(deliverer_module, "AHEAD_ROWS", 1)
+    rows, now_ms = append_timers(store, *[b"%d" % n for n in range(7)]), store.clock.now_ms()
+    deliverer = TimerDeliverer(store, PRECISION_MS)
+    read, threads = deliverer_module.Load.read, list[str]()
+
+    def recorded(load: deliverer_module.Load) -> None:
+        threads.append(threading.current_thread().name)
+        read(load)
+
+    monkeypatch.setattr(deliverer_module.Load, "read", recorded)
+    with deliverer.threaded():
+        assert deliverer.deliver_batch(rows[:3], now_ms, rows[3:6]).delivered == 3
+        wait_for_thread(deliverer)
+        change(store)
+        outcome = deliverer.deliver_batch(rows[first:end], now_ms)
+        assert (outcome.done, outcome.delivered) == (end - first, len(delivered))
+    here = threading.current_thread().name
+    assert sorted(threads) == sorted([here, "timer records_0", *[here] * reads])
+    queued = store.units("T", 0, 0, 10)
+    assert [store.read_record(int(unit["phys_offset"])).body for unit in queued] == [
+        b"0",
+        b"1",
+        b"2",
+        *delivered,
+    ]
+
+
+def test_the_thread_reads_into_another_batch_than_the_one_being_appended(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer_module, "AHEAD_ROWS", 1)
+    rows, now_ms = append_timers(store, *[b"%d" % n for n in range(40)]), store.clock.now_ms()
+    deliverer, put = TimerDeliverer(store, PRECISION_MS), store.put
+
+    def put_after_the_thread(batch: PutBatch) -> None:
+        wait_for_thread(deliverer)
+        put(batch)
+
+    monkeypatch.setattr(store, "put", put_after_the_thread)
+    with deliverer.threaded():
+        for start in range(0, 40, 4):
+            deliverer.deliver_batch(rows[start : start + 4], now_ms, rows[start + 4 : start + 8])
+    assert bodies(store) == [b"%d" % n for n in range(40)]
+
+
+def test_a_thread_that_has_not_begun_is_not_waited_for(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer_module, "AHEAD_ROWS", 1)
+    rows, now_ms = append_timers(store, b"0", b"1", b"2"), store.clock.now_ms()
+    deliverer, busy = TimerDeliverer(store, PRECISION_MS), threading.Event()
+    read, threads = deliverer_module.Load.read, set[str]()
+
+    def recorded(load: deliverer_module.Load) -> None:
+        threads.add(threading.current_thread().name)
+        read(load)
+
+    monkeypatch.setattr(deliverer_module.Load, "read", recorded)
+    with deliverer.threaded():
+        assert deliverer.pool is not None
+        deliverer.pool.submit(busy.wait, 3)
+        try:
+            deliverer.deliver_batch(rows[:1], now_ms, rows[1:])
+            assert deliverer.deliver_batch(rows[1:], now_ms).delivered == 2
+        finally:
+            busy.set()
+    assert threads == {threading.current_thread().name}
+    assert bodies(store) == [b"0", b"1", b"2"]
+
+
+def test_a_thread_that_has_not_ended_is_not_waited_for(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer_module, "AHEAD_ROWS", 1)
+    rows, now_ms = append_timers(store, *[b"%d" % n for n in range(8)]), store.clock.now_ms()
+    deliverer, begun, go_on = (
+        TimerDeliverer(store, PRECISION_MS),
+        threading.Event(),
+        threading.Event(),
+    )
+    ahead, read, here = list[int](), deliverer_module.Load.read, threading.current_thread()
+
+    def blocked(load: deliverer_module.Load) -> None:
+        if threading.current_thread() is not here:
+            ahead.append(load.rows.size)
+            begun.set()
+            assert go_on.wait(60)
+        read(load)
+
+    monkeypatch.setattr(deliverer_module.Load, "read", blocked)
+    with deliverer.threaded():
+        deliverer.deliver_batch(rows[:2], now_ms, rows[2:4])
+        assert begun.wait(60)
+        try:
+            assert deliverer.deliver_batch(rows[2:4], now_ms, rows[4:6]).delivered == 2
+            assert not go_on.is_set()
+        finally:
+            go_on.set()
+        wait_for_thread(deliverer)
+        assert deliverer.deliver_batch(rows[4:6], now_ms, rows[6:]).delivered == 2
+        wait_for_thread(deliverer)
+        assert deliverer.deliver_batch(rows[6:], now_ms).delivered == 2
+    assert ahead == [2, 2]  # nothing began while the thread was busy
+    assert bodies(store) == [b"%d" % n for n in range(8)]

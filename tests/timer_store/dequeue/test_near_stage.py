@@ -70,7 +70,9 @@ class StageMachine(RuleBasedStateMachine):
     @rule(count_max=st.integers(1, 20), rows=st.integers(1, 20))
     def take(self, count_max: int, rows: int) -> None:
         self.delivered += self.taken
+        following = self.stage.following(self.now_ms, count_max, rows * 100 + 50)
         got = self.stage.take(self.now_ms, count_max, rows * 100 + 50)
+        assert offsets(got)[: following.size] == offsets(following)
         self.taken = list(
             zip(*(got[n].tolist() for n in ("due_ms", "phys_offset", "topic_hash")), strict=True)
         )
@@ -176,6 +178,22 @@ def test_timers_added_to_a_started_millisecond_follow_it() -> None:
     assert offsets(take_all(stage, 5, 1)) == [1]
     stage.add(staged((5, 4), (4, 5)))
     assert offsets(take_all(stage, 5)) == [5, 2, 3, 4]
+
+
+def test_the_timers_that_follow_stay_in_the_stage() -> None:
+    stage = NearStage()
+    stage.add(staged(*[(5, n) for n in range(7)], (6, 7)))
+    assert not stage.following(MUCH, 3, MUCH).size  # none is in order yet
+    assert offsets(take_all(stage, 5, 3)) == [0, 1, 2]
+    following = stage.following(5, 3, MUCH)
+    assert offsets(following) == [3, 4, 5]
+    assert not stage.following(4, 3, MUCH).size
+    assert offsets(stage.following(5, 3, 250)) == [3, 4]
+    stage.settle(np.array([4]), np.array([5]))
+    assert offsets(stage.following(5, 3, MUCH)) == [3, 5, 6]
+    stage.add(staged((4, 8)))
+    assert not stage.following(5, 3, MUCH).size  # another one is due before
+    assert offsets(take_all(stage, 5)) == [8, 3, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,19 @@ def while_reading(rig: PooledRig, when: str, action: Callable[..., Any]) -> None
     action()
 
 
+def test_pages_are_prepared_for_the_records_of_a_large_slot(
+    rig: PooledRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dequeue_service, "EXPECT_BYTES", 1_000)
+    start_reading(rig)
+    end = rig.store.max_offset
+    assert rig.store.read_ahead.expected < end
+    rig.pool.run()
+    rig.work()
+    assert rig.store.read_ahead.expected >= end + 20 * 100
+    finish(rig)
+
+
 @pytest.mark.parametrize("when", ["read", "not read"])
 def test_timers_put_while_reading_keep_the_order(rig: PooledRig, when: str) -> None:
     due = start_reading(rig)

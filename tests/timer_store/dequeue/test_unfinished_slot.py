@@ -78,6 +78,7 @@ def test_a_timer_that_was_overdue_at_the_put(rig: TimerRig) -> None:
     assert sorted(delivered(rig)) == [5, 200, 2_900]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
 def test_timers_that_rolled_in_the_slot(rig: TimerRig, after_ms: int) -> None:
     """The window is 10 slots: later timers roll from a slot inside the window."""
@@ -130,6 +131,7 @@ def test_a_kill_after_that_checkpoint(rig: TimerRig) -> None:
     assert delivered(rig) == list(DELAYS_MS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("after_ms", one_in(4, range(1_000, 13_000, 500)))
 @pytest.mark.parametrize("end", ["persist", "between", "late"])
 def test_a_kill_while_timers_rolled_needs_no_rebuild(

@@ -97,6 +97,7 @@ def write_state(apache: FakeApache, state: str, body: bytes, rng: random.Random)
     return after_ms
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("seed", range(3))
 def test_pending_timers_are_found(seed: int, lost: str, tmp_path: Path) -> None:

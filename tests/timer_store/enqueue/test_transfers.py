@@ -108,6 +108,7 @@ def delivered_before(pair: Pair) -> None:
 CASES = [blocked, blocked_within, transferred_again, returned_again, delivered_before]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("later_ms", [0, 59_997, 60_100], ids=["none due", "some due", "all due"])
 @pytest.mark.parametrize("again", [False, True], ids=["promoted", "next checkpoint"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

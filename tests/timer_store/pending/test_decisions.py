@@ -14,6 +14,7 @@ from delayed_delivery.pending import Verdict
 from duemq_common.topics import TIMER_TOPIC
 from tests.support.synchronous import Synchronous
 from tests.support.timer_rig import TimerRig
+from timer_store.dequeue.dequeue_service import RETRY_MS
 from timer_store.pending.lookup import PendingTimers
 
 DAY_MS = 86_400_000
@@ -77,6 +78,7 @@ def test_a_cancelled_timer_is_never_delivered(rig: TimerRig, delay_ms: int, end:
     assert rig.timers.counts.total == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     ("first_ms", "then_ms"),
@@ -108,6 +110,7 @@ def test_a_moved_timer_is_delivered_at_its_new_time_and_once(
     assert pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 90_000, 5 * DAY_MS])
 @pytest.mark.parametrize("how", ["fire", "move"])
@@ -156,6 +159,7 @@ def test_a_decision_in_the_millisecond_of_delivery(rig: TimerRig, decide: str) -
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["none", "kill", "persist kill"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
 def test_a_slot_loaded_in_parts(tmp_path: Path, decide: str, end: str) -> None:
@@ -399,3 +403,31 @@ def test_a_late_marker_is_reported_and_has_no_effect(rig: TimerRig) -> None:
     assert pending_timers(rig).by_key("T", ["a"], unique=True).verdicts.tolist() == [
         Verdict.DELIVERED
     ]
+
+
+def test_decisions_come_after_timers_that_can_be_delivered_now(
+    rig: TimerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = list[bool]()
+
+    def is_due(now_ms: int) -> bool:
+        woken.clear()
+        due = bool(pending_timers(rig).wake_due(now_ms))
+        assert woken == [True] * due
+        return due
+
+    put(rig, 5_000, "a")
+    monkeypatch.setattr(rig.timers, "wake", lambda: woken.append(True))
+    due_ms = rig.clock.now_ms() + 5_000
+    rig.advance(4_999)
+    assert [is_due(due_ms - 1), is_due(due_ms)] == [False, True]
+    rig.timers.reconfigure(type(rig.config)(stop_dequeue=True))
+    assert not is_due(due_ms)
+    rig.timers.reconfigure(rig.config)
+    rig.store.read_only = "full"
+    rig.advance(1)  # the delivery is refused, and pauses
+    assert [is_due(due_ms), is_due(due_ms + RETRY_MS)] == [False, True]
+    rig.store.read_only = ""
+    rig.advance(RETRY_MS)
+    assert rig.bodies() == [b"a"]
+    assert not is_due(rig.clock.now_ms())

@@ -48,6 +48,7 @@ def naive(due_ms: list[int], span: Span) -> list[int]:
     return bins
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("horizon_ms", [900, 90_000, 20 * MINUTE_MS])
 @pytest.mark.parametrize("scan_units", [7, 1 << 20])
 def test_each_timer_counts_in_the_bin_of_its_due_time(

@@ -55,6 +55,7 @@ def put_random(rig: TimerRig, count: int, horizon_ms: int, seed: int = 1) -> lis
     return sorted(wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 10 * 60_000, 30 * 86_400_000])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_every_timer_is_listed_once_in_due_order(
@@ -187,6 +188,7 @@ def test_illegal_cursors(text: str) -> None:
         Cursor.parse(text)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("limit", "step_ms"), [(1, 400), (1, 40_000), (7, 5_000), (7, 40_000), (30, 300_000)]
 )

@@ -42,6 +42,7 @@ def stopped(root: Path, work: Callable[[Any, Any], Awaitable[None]], *, pending:
     asyncio.run(run())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "names", [{"ids": ["U0"]}, {"handles": [HANDLE]}, {"topic": "T"}, {"ids": ["L", "U1"]}]
 )

@@ -198,3 +198,16 @@ def test_the_text_of_a_status(text: str, written: tuple[Any, ...]) -> None:
 def test_metadata_that_is_no_text_is_replaced() -> None:
     found = call(x_mq_client_id=b"\xff")
     assert (found.text(b"x-mq-client-id"), found.text(b"missing")) == ("�", "")
+
+
+@pytest.mark.parametrize(("sent_bytes", "count"), [(0, 1), (10, 1), (11, 0)])
+def test_a_client_that_has_gone_before_all_was_sent_is_reported_once(
+    sent_bytes: int, count: int
+) -> None:
+    found, reports = call(), list[bool]()
+    found.on_unsent = lambda: reports.append(found.is_lost)
+    found.send(b"answer")
+    del found.unsent[:sent_bytes]
+    found.cancel()
+    found.cancel()
+    assert reports == [True] * count

@@ -89,3 +89,44 @@ def test_a_postponed_checkpoint_is_due_again_after_a_pause_that_doubles() -> Non
     pairing.postpone(0, now_ms)
     pairing.settle(0)
     assert (pairing.first_ms, pairing.next_ms, pairing.due(1 << 40, 9)) == (None, None, [])
+
+
+def popped(start: int, pop_ms: int, stored_ms: int) -> PopCheckpoint:
+    """Return a checkpoint with an invisible time of 1 s."""
+    return PopCheckpoint("T", "g", 0, start, pop_ms, 1_000, (start,), "b", stored_ms=stored_ms)
+
+
+def test_a_pop_of_a_clock_that_was_ahead_is_due_after_its_invisible_time() -> None:
+    pairing = Pairing(0)
+    pairing.set_time(90_600)
+    pairing.add(popped(0, 90_000, 90_500))  # delivered before the step
+    pairing.set_time(10_000)
+    pairing.add(popped(1, 90_000, 10_000))  # fired after the step
+    pairing.add(popped(2, 90_000, 90_500))  # delivered before the step, and read after it
+    assert pairing.due(10_399, 9) == []
+    assert [at for at, _ in pairing.due(10_400, 9)] == [0]  # its invisible time continues
+    assert [at for at, _ in pairing.due(11_000, 9)] == [0, 1, 2]
+    assert pairing.set_time(10_800) == []
+    pairing.set_time(5_000)
+    assert [at for at, _ in pairing.due(5_199, 9)] == [0]
+    assert [at for at, _ in pairing.due(5_200, 9)] == [0, 1, 2]
+    assert len(pairing.set_time(90_000)) == 3  # the clock is set forward again
+    assert pairing.due(90_999, 9) == []
+    assert [at for at, _ in pairing.due(91_000, 9)] == [0, 1, 2]
+
+
+def test_a_record_of_a_clock_that_was_ahead_shows_nothing_about_others() -> None:
+    pairing = Pairing(0)
+    pairing.set_time(90_000)
+    pairing.add(popped(1, 89_000, 89_900))
+    assert pairing.decidable_ms == 88_999
+    pairing.set_time(50_000)
+    assert pairing.decidable_ms == 0  # its acknowledgements may follow
+    pairing.settle(0)
+    assert pairing.decidable_ms == 49_999
+    pairing.add(popped(2, 90_000, 50_000))
+    pairing.settle(1)
+    pairing.set_time(60_000)
+    assert pairing.decidable_ms == 49_999
+    pairing.add(popped(3, 58_000, 58_000))
+    assert pairing.decidable_ms == 57_999

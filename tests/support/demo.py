@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duemq.cli.exits import Exit, fail
+from duemq.cli.cache_home import use_writable_cache
+from duemq.cli.exits import Exit, errors_become_exits, fail
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.messages import time_text
-from duemq.cli.output import console, print_json
+from duemq.cli.output import console, notice, print_json
 from duemq.client.client import Client
 from duemq.client.decisions import PendingDecisions
 from duemq.client.message import Message, MessageQueue, ReceivedMessage, time_of
@@ -191,13 +192,14 @@ def run_demo(*, as_json: bool) -> None:
         print_json({"messages": [_facts(line) for line in demo.lines.values()], "faults": faults})
     elif not faults:
         if not sys.stdout.isatty():
-            print()  # the live table has no final line end
+            console().print()  # the live table has no final line end
         worst = max((line.late_ms for line in demo.lines.values()), default=0)
         timers = sum(not line.level for line in demo.lines.values())
-        print(
+        console().print(
             f"{len(demo.lines)} messages, {timers} of them timers: none missing, none early, "
             f"none duplicated, the cancelled one not delivered; "
-            f"the latest reached the client {worst} ms after its promised time"
+            f"the latest reached the client {worst} ms after its promised time",
+            soft_wrap=True,
         )
     if faults:
         fail("; ".join(faults), Exit.FOUND_FAULT)
@@ -355,3 +357,10 @@ def _table(demo: Demo) -> Table:
 
 def _clock_text(ms: int) -> str:
     return time_text(ms)[11:23]
+
+
+if __name__ == "__main__":
+    with errors_become_exits():
+        if text := use_writable_cache():
+            notice(text)
+        run_demo(as_json="--json" in sys.argv[1:])

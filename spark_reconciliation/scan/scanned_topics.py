@@ -1,0 +1,64 @@
+"""Topics of scanned records, with facts of each that columns need, by topic index.
+
+The scans of one task share a table, so that the facts of a topic are computed once, not for each
+chunk of records.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from message_store.queues.topic_table import TopicTable
+from spark_reconciliation.arrays import Words
+from spark_reconciliation.kernels import columns as kernels
+from spark_reconciliation.scan.hashes import hash_text
+
+KINDS: Final = {
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL,
+    TIMER_TOPIC: kernels.KIND_TIMER,
+    DECISION_TOPIC: kernels.KIND_DECISION,
+    QUARANTINE_TOPIC: kernels.KIND_QUARANTINE,
+}
+"""Topics with other records than deliveries."""
+
+
+class ScannedTopics(TopicTable):
+    """Topic table of scans; not for several threads at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds = np.empty(0, np.int8)
+        self._hashes = np.empty(0, np.uint64)
+        self._texts = pa.array([], pa.string())
+
+    @property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """(n,) KIND_* of each topic, see KINDS; 0: any other."""
+        new = range(self._kinds.size, len(self))
+        if new:
+            kinds = [KINDS.get(self.name(index), kernels.KIND_OTHER) for index in new]
+            self._kinds = np.concatenate([self._kinds, np.array(kinds, np.int8)])
+        return self._kinds
+
+    @property
+    def hashes(self) -> Words:
+        """(n,) hash of the name of each topic."""
+        new = range(self._hashes.size, len(self))
+        if new:
+            hashes = [hash_text(self.name(index).encode()) for index in new]
+            self._hashes = np.concatenate([self._hashes, np.array(hashes, np.uint64)])
+        return self._hashes
+
+    @property
+    def texts(self) -> pa.Array:
+        """(n,) name of each topic."""
+        new = range(len(self._texts), len(self))
+        if new:
+            names = pa.array([self.name(index) for index in new], pa.string())
+            self._texts = pa.concat_arrays([self._texts, names])
+        return self._texts
