@@ -20,6 +20,7 @@ from duemq.client.admin.schedules import definition_from
 from duemq.client.admin.topics import TopicSettings
 from duemq.http.api import endpoints
 from duemq.http.tokens import Tokens
+from duemq_common.clock import SystemClock
 from tests.duemq.client.admin.test_admin import make_dead_letter
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT, Step, user_steps
@@ -45,8 +46,15 @@ WRITERS: Final = frozenset({OPERATOR, ORDERS, ROOT})
 OPERATORS: Final = frozenset({OPERATOR, ROOT})
 ADMINS: Final = frozenset({ROOT})
 HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
 HOUR: Final = timedelta(milliseconds=HOUR_MS)
-SCHEDULE: Final = {"name": "made-ROLE", "topic": "orders", "every_ms": HOUR_MS, "body": "Yg=="}
+SCHEDULE: Final = {
+    "name": "made-ROLE",
+    "topic": "orders",
+    "every_ms": HOUR_MS,
+    "phase_ms": SystemClock().now_ms() % HOUR_MS,  # without it, an occurrence is due on the hour
+    "body": "Yg==",
+}
 DECISIONS: Final = ("cancel", "move", "fire")
 CHANGES: Final = ("pause", "resume", "trigger", "delete")
 
@@ -164,9 +172,9 @@ ROWS: Final = (
 
 
 async def delivered(broker: Broker) -> None:
-    """Wait until triggered occurrences are delivered; the other timers are due in an hour."""
+    """Wait until triggered occurrences are delivered; other timers are due in an hour or later."""
     timers = broker.plugins.plugins["timer_store"].parts.timers  # type: ignore[attr-defined]
-    later_ms = timers.clock.now_ms() + HOUR_MS // 2
+    later_ms = timers.clock.now_ms() + MINUTE_MS
     async with asyncio.timeout(TIMEOUT_S):
         while timers.delivered_ms(later_ms) < later_ms:  # noqa: ASYNC110
             await asyncio.sleep(0)
