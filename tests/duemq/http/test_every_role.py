@@ -15,13 +15,12 @@ import httpx
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.client import Admin, Message, PendingDecisions, Producer
-from duemq.client.admin.resends import UndeliveredSearch
 from duemq.client.admin.schedules import definition_from
 from duemq.client.admin.topics import TopicSettings
 from duemq.http.api import endpoints
 from duemq.http.tokens import Tokens
 from duemq_common.clock import SystemClock
-from tests.duemq.client.admin.test_admin import make_dead_letter
+from tests.duemq.client.admin.test_admin import make_dead_letter, until_quarantined
 from tests.duemq.http.rig import api
 from tests.support.accounts import KEYS, ROOT, Step, user_steps
 from tests.support.running_broker import TIMEOUT_S
@@ -52,7 +51,7 @@ SCHEDULE: Final = {
     "name": "made-ROLE",
     "topic": "orders",
     "every_ms": HOUR_MS,
-    "phase_ms": SystemClock().now_ms() % HOUR_MS,  # without it, an occurrence is due on the hour
+    "start_ms": SystemClock().now_ms() + 24 * HOUR_MS,  # the next full hour may be near
     "body": "Yg==",
 }
 DECISIONS: Final = ("cancel", "move", "fire")
@@ -257,15 +256,6 @@ async def prepare(broker: Broker) -> None:
         await admin.delete_topic("gone")
         await PendingDecisions(client=admin.client).fire(topic="gone")
         await until_quarantined(admin, len(ROLES))
-
-
-async def until_quarantined(admin: Admin, count: int) -> None:
-    """Wait until the quarantine has messages."""
-    quarantined = 0
-    async with asyncio.timeout(TIMEOUT_S):
-        while quarantined < count:  # each look is a request, meanwhile the broker delivers
-            pages = admin.undelivered(UndeliveredSearch())
-            quarantined = sum([len(page.items) async for _, _, page in pages])
 
 
 def test_each_operation_has_a_row() -> None:

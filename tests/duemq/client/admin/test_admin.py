@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from duemq.client.admin.groups import GroupSettings, ResetTo
 from duemq.client.admin.resends import UndeliveredMessage, UndeliveredSearch
 from duemq.client.admin.topics import TopicSettings
 from duemq_common.codes import RequestCode
-from tests.support.running_broker import running, small
+from tests.support.running_broker import TIMEOUT_S, running, small
 
 Run = Callable[..., Any]
 
@@ -258,6 +259,15 @@ async def broker_has(admin: Admin, topic: str, unique_id: str, count: int) -> No
         if len(await admin.messages_by_id(topic, unique_id)) >= count:
             return
     raise AssertionError(f"the index does not have {count} messages")
+
+
+async def until_quarantined(admin: Admin, count: int) -> None:
+    """Wait until the quarantine has messages."""
+    quarantined = 0
+    async with asyncio.timeout(TIMEOUT_S):
+        while quarantined < count:  # each look is a request, meanwhile the broker delivers
+            pages = admin.undelivered(UndeliveredSearch())
+            quarantined = sum([len(page.items) async for _, _, page in pages])
 
 
 def test_a_dead_letter_of_pops_is_sent_again_without_their_group(run: Run, tmp_path: Path) -> None:
