@@ -21,6 +21,7 @@ from tests.support.wait_until import WaitedTooLong
 
 Event = dict[str, Any]
 COMMAND_S = 180.0
+CONSUMER_MS = 600_000  # a consumer lasts longer than the waits for it
 CLOSE_S = 60.0
 LAST_EVENTS = ("done", "failed")
 
@@ -146,7 +147,8 @@ class ClientSession:
         """Send a command and return at once; `retry_level=1` becomes `--retry-level 1`."""
         command_id = str(next(self._ids))
         words = [command_id, command]
-        for key, value in ({"namesrv": self._namesrv} | options).items():
+        common = {"namesrv": self._namesrv, "wait_ms": CONSUMER_MS}
+        for key, value in (common | options).items():
             words += [f"--{key.replace('_', '-')}", str(value)]
         assert not any("\t" in word or "\n" in word for word in words)
         handle = self._commands[command_id] = Command(self, command_id, command)
