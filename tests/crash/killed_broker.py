@@ -103,11 +103,12 @@ class KilledBroker:
     def kill_later(self, sent: SentMessages, least_s: float, most_s: float) -> threading.Thread:
         """Kill the broker at a random time, mostly counted from its first acknowledgement.
 
-        On a slow machine the first one may come later than `most_s` after the start. The
-        thread ends early if the broker is killed before.
+        On a slow machine the first one may come later than `most_s` after the start: the first
+        kill of a run with an acknowledgement is always counted from it. The thread ends early if
+        the broker is killed before.
         """
         wait_s, known = self.random.uniform(least_s, most_s), len(sent.acknowledged)
-        counted = self.random.random() < COUNTED_FROM_RESPONSE
+        counted = self.random.random() < COUNTED_FROM_RESPONSE or not known
 
         def kill() -> None:
             if counted:

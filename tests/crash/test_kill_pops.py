@@ -78,7 +78,7 @@ class PoppingGroup:
         kept = []
         for each in found:
             self.turns += 1
-            if not leaves or self.turns % LEFT_EVERY:
+            if not leaves or self.turns % LEFT_EVERY != 1:  # the first one is left
                 kept.append(each)
         return kept
 
