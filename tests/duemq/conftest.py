@@ -15,3 +15,9 @@ def run() -> Callable[..., Any]:
         return asyncio.run(coroutine)
 
     return run_
+
+
+@pytest.fixture
+def lasting_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let failed logins count for an hour: on a busy machine, a few requests take seconds."""
+    monkeypatch.setattr("duemq.http.admission.FAILURE_WINDOW_S", 3_600.0)

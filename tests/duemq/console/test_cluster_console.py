@@ -132,6 +132,7 @@ def test_an_apache_broker_is_shown_as_far_as_it_responds() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("lasting_failures")
 def test_logins_of_a_cluster_are_checked_by_its_brokers_and_failures_limited(
     tmp_path: Path,
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_login_is_a_protected_cookie_and_ends(accounts: Served) -> None:
         assert client.get("/").url.path == "/console/login"
 
 
+@pytest.mark.usefixtures("lasting_failures")
 def test_wrong_secrets_are_refused_and_limited(tmp_path: Path) -> None:
     with served(tmp_path, **ACCOUNT_KEYS) as running, running.client() as client:
         statuses = [

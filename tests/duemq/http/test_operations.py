@@ -138,12 +138,22 @@ def test_audits_of_the_ledger_and_the_findings_of_one(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_audit_is_started(shared_api: httpx.Client) -> None:
-    started = shared_api.post("/api/v1/audits")
-    assert started.status_code == 202, started.text
-    assert shared_api.post("/api/v1/audits?broker=absent").status_code == 404
-    again = shared_api.post("/api/v1/audits")
-    assert (again.status_code, again.json()["detail"]) == (409, "an audit runs: wait for its end")
+def test_an_audit_is_started(tmp_path: Path) -> None:
+    async def endless(command: list[str], *, seconds_max: float) -> Any:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with api(tmp_path) as (broker, client):
+            plugin: Any = broker.plugins.plugins["reconciliation"]
+            plugin._run = endless  # a process may end before the second request
+            started = await client.post("/api/v1/audits")
+            assert started.status_code == 202, started.text
+            assert (await client.post("/api/v1/audits?broker=absent")).status_code == 404
+            again = await client.post("/api/v1/audits")
+            assert again.status_code == 409
+            assert again.json()["detail"] == "an audit runs: wait for its end"
+
+    asyncio.run(main())
 
 
 def test_migrations(shared_api: httpx.Client) -> None:
