@@ -112,3 +112,10 @@ async def running(
         connected(broker.address) as remote,
     ):
         yield broker, remote
+
+
+async def registered(broker: Broker) -> None:
+    """Wait for the first registration of a broker."""
+    for link in broker.registrar.links.values():
+        await link.tried.wait()
+        assert link.registered, link.failure

@@ -15,7 +15,7 @@ from duemq.client import Client
 from duemq.console.application import console_routes
 from duemq.http.standalone import ConsoleOptions, serving_console
 from tests.duemq.http.rig import NO_TLS, TIMEOUT_S
-from tests.support.running_broker import small
+from tests.support.running_broker import registered, small
 
 NAMESRV = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
 
@@ -51,6 +51,7 @@ async def clustered(
         second = await second_running.enter_async_context(
             Broker(small(root / "b", brokerName="second", **more, **keys))
         )
+        await registered(second)
 
         def connect(credentials: Credentials | None) -> Client:
             return Client(first.namesrv_address, credentials=credentials)

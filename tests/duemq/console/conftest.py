@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -20,7 +21,7 @@ async def filled(broker: Broker) -> None:
     address = f"127.0.0.1:{broker.port}"
     async with Producer(broker=address, timeout_s=TIMEOUT_S) as producer:
         for number in range(30):
-            delay = timedelta(minutes=number + 1)
+            delay = timedelta(minutes=number + 10)
             await producer.send(Message("orders", b"b", keys=[f"k{number}"], delay=delay))
         hour = timedelta(hours=1)
         properties = {"note": HOSTILE}
@@ -39,8 +40,11 @@ async def filled(broker: Broker) -> None:
     async with Admin(broker=address) as admin:
         await admin.create_group("readers")
     async with PullConsumer(group="readers", broker=address) as consumer:
-        for queue in await consumer.queues("orders"):
-            await consumer.commit(queue, 0)
+        [queue] = await consumer.queues("orders")
+        await consumer.commit(queue, 0)
+        async with asyncio.timeout(TIMEOUT_S):
+            while await consumer.max_offset(queue) < 2:  # the stored one, and the one that is due
+                pass
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tests.duemq.console.rig import (
 )
 from tests.support.accounts import ROOT
 from tests.support.running_broker import TIMEOUT_S
+from tests.support.wait_until import until
 
 LINK = re.compile(r'href="/console(/messages/[^"]+)">')
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
@@ -159,7 +160,11 @@ def test_a_decision_is_confirmed_and_has_a_result(accounts: Served, action: str)
         is_repeatable = action == "cancel"
         assert ("cannot decide on the message" in again.text) != is_repeatable
         events = {"cancel": "cancelled", "fire": "delivered", "move": DUE.replace("T", " ")}
-        assert events[action] in client.get(path).text
+        until(
+            lambda: events[action] in client.get(path).text,  # a later turn delivers
+            seconds=TIMEOUT_S,
+            what=events[action],
+        )
 
 
 def test_schedules_are_listed(accounts: Served) -> None:

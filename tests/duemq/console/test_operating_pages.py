@@ -15,7 +15,7 @@ from duemq.client import Admin, Message, PendingDecisions, Producer
 from duemq.client.admin.topics import QueueState
 from duemq.client.message import MessageQueue
 from duemq.console.pages.levels import apache_view
-from tests.duemq.client.admin.test_admin import make_dead_letter
+from tests.duemq.client.admin.test_admin import make_dead_letter, until_quarantined
 from tests.duemq.console.conftest import HOSTILE
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
@@ -53,6 +53,7 @@ async def prepared(broker: Broker) -> None:
         await make_dead_letter(admin, "readers", "kept")
         for level in (3, 3, 18):
             await producer.send(Message("levels", b"level", level=level))
+        await until_quarantined(admin, 1)
 
 
 @pytest.fixture(scope="module")

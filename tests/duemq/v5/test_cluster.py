@@ -20,7 +20,7 @@ from duemq.v5.protocol import service as api
 from duemq_common.recall_handle import RecallHandle
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import small
+from tests.support.running_broker import registered, small
 from tests.support.v5_client import V5Caller, message, sending, signed, typed_topic, v5_caller
 
 pytestmark = pytest.mark.finding("3C6")
@@ -55,13 +55,6 @@ async def cluster(
         for broker in brokers[1:]:
             await registered(broker)
         yield brokers
-
-
-async def registered(broker: Broker) -> None:
-    """Wait for the first registration of a broker."""
-    for link in broker.registrar.links.values():
-        await link.tried.wait()
-        assert link.registered, link.failure
 
 
 def endpoints(host: str, port: int) -> v2.Endpoints:
