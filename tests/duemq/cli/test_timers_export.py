@@ -108,9 +108,10 @@ def test_a_transfer_empties_the_source(
     source: LocalBroker, target: LocalBroker, tmp_path: Path
 ) -> None:
     put_messages(source)
-    soon = str(SystemClock().now_ms() + 30_000)
+    soon = str(SystemClock().now_ms() + HOUR_MS // 6)
     ran("send", "orders", "soon", "--at", soon, "--broker", source.address)
-    words = ("timers", "transfer", "--broker", source.address, "--to", target.address)
+    where = ("--broker", source.address, "--to", target.address)
+    words = ("timers", "transfer", *where, "--margin", str(HOUR_MS // 5 // 1_000))
     states = ran(*words)["messages"]
     assert states["transferred"] == 5
     assert len(exported(source, tmp_path / "dry.jsonl")) == 6

@@ -144,7 +144,7 @@ def test_the_broker_asks_for_an_unknown_outcome(run: Run, tmp_path: Path) -> Non
             [queue] = await consumer.queues("T")
             pulled = await consumer.pull(queue, 1, wait_s=WAIT_S)
             assert [each.body for each in pulled.messages] == [b"half"]
-            assert questions == [sent.message_id]
+            assert {*questions} == {sent.message_id}  # repeated while there is no answer
 
     run(main())
 

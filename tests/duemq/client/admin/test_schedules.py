@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from duemq.client import Admin, Message, Producer, Refused, Unsupported
-from duemq.client.message import time_of
-from duemq_common.clock import SystemClock
 from recurring_schedules.definition import Definition, InvalidDefinition
 from tests.support.running_broker import running, small
 
@@ -46,7 +44,7 @@ def test_a_schedule_is_created_listed_changed_and_deleted(run: Run, tmp_path: Pa
             assert (await admin.schedule("daily")).note == "a test"
             assert (await admin.resume_schedule("daily")).state == "active"
             assert (await admin.trigger_schedule("daily")).appended == 1
-            until = time_of(SystemClock().now_ms())
+            until = datetime(2026, 1, 10, 12, tzinfo=UTC)  # days of 24 hours
             done = await admin.backfill_schedule("daily", until - timedelta(days=2), until)
             assert done.appended == 2
             await admin.delete_schedule("daily")
