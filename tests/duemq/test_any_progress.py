@@ -35,6 +35,7 @@ from message_store.replication.truncation import truncate_store
 from tests.duemq.replication.test_autoswitch_pair import Pair, run
 from tests.message_store.replication.test_raw_append import fill as fill_log
 from tests.message_store.replication.test_raw_append import log_of
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance, rest, send
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, running, small
@@ -115,7 +116,7 @@ async def fill(root: Path, killed: Path, count: int) -> Sent:
         for plugin in ("schedule_service", "timer_store"):
             await parts_of(broker, plugin).keeper.persist()
         await advance(broker, clock, 1_500)
-        shutil.copytree(root, killed)
+        copy_as_killed(root, killed)
     return sent
 
 

@@ -15,6 +15,7 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.replication.role import ReplicationRole
 from duemq_common.codes import RequestCode
 from duemq_common.topics import TABLES_TOPIC
+from tests.support.killed_copy import copy_as_killed
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, connected, running, small
 
@@ -107,12 +108,12 @@ def test_a_kill_between_a_change_and_the_file_loses_nothing(tmp_path: Path) -> N
             broker.parts.topics.persist()
             broker.parts.groups.persist()
             config = broker.store.config_path(".")
-            shutil.copytree(config, tmp_path / "before")
+            copy_as_killed(config, tmp_path / "before")
             await create(client, "After", 7)
             await create(client, "Before", 2)
             broker.parts.groups.find_or_create("used")
             expected = tables_of(broker)
-            shutil.copytree(broker.store.root, tmp_path / "killed" / "store")
+            copy_as_killed(broker.store.root, tmp_path / "killed" / "store")
         for name in ("topics.json", "subscriptionGroup.json"):
             shutil.copy(tmp_path / "before" / name, tmp_path / "killed" / "store" / "config" / name)
         async with running(small(tmp_path / "killed")) as (broker, client):

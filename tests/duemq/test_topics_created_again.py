@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response
 from message_store.queues.deleted_topics import Deletions
 from message_store.store import MessageStore
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance, send
 from tests.support.running_broker import BrokerClient, bodies_of, running, small
 
@@ -63,9 +63,7 @@ def lives(tmp_path: Path, *scenes: Scene) -> None:
         root = tmp_path / str(number)
         async with running(small(root), clock=clock) as (broker, remote):
             await scene(broker, remote, clock)
-            shutil.copytree(
-                root, tmp_path / str(number + 1), ignore=shutil.ignore_patterns("*.tmp")
-            )
+            copy_as_killed(root, tmp_path / str(number + 1))
 
     for number, scene in enumerate(scenes):
         asyncio.run(live(number, scene))
@@ -258,7 +256,7 @@ def test_a_kill_while_a_topic_is_deleted(
             def call(self: Any, *values: Any) -> Any:
                 result = real(self, *values) if is_after else None
                 if not killed.exists():
-                    shutil.copytree(root, killed, ignore=shutil.ignore_patterns("*.tmp"))
+                    copy_as_killed(root, killed)
                 return result if is_after else real(self, *values)
 
             monkeypatch.setattr(owner, name, call)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from duemq_common.codes import RequestCode
 from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.log.record import decode_record
 from tests.support.extended import one_in
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, rest
 from tests.support.running_broker import BrokerClient, running, small
 from tests.support.stores import records_of
@@ -179,7 +179,7 @@ def test_topics_are_deleted_and_created_again(tmp_path: Path, seed: int) -> None
             if is_last or model.chance.random() < 0.3:
                 await model.drain(broker, remote)
             copy = root.with_name(f"{root.name}+")  # as a killed process leaves it
-            shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.tmp"))
+            copy_as_killed(root, copy)
 
     root = tmp_path / "broker"
     for number in range(STARTS):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from tests.migration.bench import LEVELS, PLUGINS, Bench
 from tests.support.extended import one_in
+from tests.support.killed_copy import copy_as_killed
 from tests.support.running_broker import running, small
 
 STEPS, STARTS = 25, 3
@@ -157,7 +157,7 @@ def test_commands_during_migrations(tmp_path: Path, seed: int) -> None:
                 model.check(bench)
                 assert await bench.pending() == (0, 0)
             killed = root.with_name(f"{root.name}+")
-            shutil.copytree(root, killed, ignore=shutil.ignore_patterns("*.tmp", "*.ledger.*"))
+            copy_as_killed(root, killed)
 
     root = tmp_path / "broker"
     for number in range(STARTS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from tests.support.extended import one_in
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import running, small
 
@@ -264,7 +264,7 @@ def test_each_message_is_visible_to_one_consumer_and_not_lost(
                 await model.drain(broker, remote, client)
             else:
                 copy = root.with_name(f"{root.name}+")  # as a killed process leaves it
-                shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.tmp"))
+                copy_as_killed(root, copy)
 
     root, lives = tmp_path / "broker", 1 if is_stepped else LIVES
     for number in range(lives):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from duemq.pop.revival import reviver
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 
@@ -29,7 +29,7 @@ def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool =
                 assert (await remote.send("T", body)).code == 0
             broker.parts.persist()
             await client.pop(maxMsgNums=2, invisibleTime=invisible_ms)
-            shutil.copytree(root, tmp_path / "killed")
+            copy_as_killed(root, tmp_path / "killed")
 
     async def afterwards(root: Path) -> list[str]:
         async with running(small(root), clock=clock) as (_, remote):
@@ -66,7 +66,7 @@ def test_messages_that_were_revived_before_a_kill_are_not_revived_again(tmp_path
             messages = await client.pop(invisibleTime=500)
             assert (await client.ack(messages[1])).code == 0
             await advance(broker, clock, 3_000)
-            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+            copy_as_killed(tmp_path / "broker", tmp_path / "killed")
 
     async def afterwards() -> None:
         async with running(small(tmp_path / "killed"), clock=clock) as (broker, remote):
@@ -142,7 +142,7 @@ def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> Non
             await client.pop(maxMsgNums=1, invisibleTime=600_000)
             broker.parts.persist()
             await advance(broker, clock, 11_000)
-            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+            copy_as_killed(tmp_path / "broker", tmp_path / "killed")
 
     async def afterwards() -> list[bytes]:
         async with running(small(tmp_path / "killed"), clock=clock) as (_, remote):
@@ -168,7 +168,7 @@ def test_a_pop_of_a_topic_that_was_created_again_is_not_repeated(tmp_path: Path)
             assert (await remote.send("T", b"popped")).code == 0
             assert [message.body for message in await client.pop()] == [b"popped"]
             assert (await remote.send("T", b"new")).code == 0
-            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+            copy_as_killed(tmp_path / "broker", tmp_path / "killed")
 
     async def afterwards() -> list[bytes]:
         async with running(small(tmp_path / "killed"), clock=clock) as (_, remote):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from duemq.pop.undecided_pops import MINUTE_MS, MINUTES_MAX, UndecidedPops
 from duemq_common.clock import FakeClock
 from tests.duemq.test_retention import clean, expiring
 from tests.support.fakes import FakeStore, put
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import BrokerClient, running
 
@@ -92,7 +92,7 @@ def test_retention_keeps_the_messages_of_undecided_checkpoints(
             if is_persisted:
                 broker.parts.persist()
             assert_kept(broker)
-            shutil.copytree(root, tmp_path / "killed")
+            copy_as_killed(root, tmp_path / "killed")
 
     async def afterwards(root: Path) -> None:
         async with running(expiring(root), clock=clock) as (broker, remote):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from duemq_common.topics import HALF_TOPIC, OP_HALF_TOPIC
 from message_store.layout import SYS_COMMIT
 from message_store.log.batch import PutBatch
 from tests.duemq.transactions.conftest import Rig
+from tests.support.killed_copy import copy_as_killed
 from tests.support.running_broker import running, small
 from tests.support.stores import put_one
 
@@ -45,7 +45,7 @@ def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path: Path) -> N
             commit_at = broker.store.max_offset
             assert (await remote.call(37, end | {"fromTransactionCheck": "false"})).code == 0
             op_at = commit_at + broker.store.read_record(commit_at).total_size
-            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+            copy_as_killed(tmp_path / "store", tmp_path / "killed")
             return end, op_at
 
     async def again(end: dict[str, str | int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from duemq.pop.revival.ahead_pops import AheadPops
 from duemq.pop.revival.reviver import RETRY_MS
 from duemq_common.clock import FakeClock
 from duemq_common.codes import ResponseCode
+from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance, rest, send
 from tests.support.running_broker import BrokerClient, running, small
 
@@ -90,9 +90,9 @@ def test_a_restart_changes_nothing(tmp_path: Path, is_killed: bool, is_back: boo
                 clock.step(-STEP_MS)
                 await rest(broker)
             if is_killed:
-                shutil.copytree(root, tmp_path / "next")
+                copy_as_killed(root, tmp_path / "next")
         if not is_killed:
-            shutil.copytree(root, tmp_path / "next")
+            copy_as_killed(root, tmp_path / "next")
         return messages[1]
 
     async def after(root: Path, message: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_kill_forgets_no_acknowledgement_of_a_clock_that_was_set_forward_again
             broker.parts.persist()
             clock.step(STEP_MS)
             assert (await client.ack(messages[1])).code == 0
-            shutil.copytree(root, tmp_path / "killed")
+            copy_as_killed(root, tmp_path / "killed")
 
     async def after(root: Path) -> None:
         async with running(small(root), clock=clock) as (broker, remote):

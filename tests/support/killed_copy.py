@@ -1,0 +1,11 @@
+"""Directory of a running broker as a killed process leaves it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+
+def copy_as_killed(root: Path, target: Path) -> None:
+    """Copy a directory without the temporary files that the broker's threads rename meanwhile."""
+    shutil.copytree(root, target, ignore=shutil.ignore_patterns("*.tmp", "*.ledger.*"))
