@@ -70,10 +70,11 @@ def test_a_master_whose_sync_failed_returns_as_a_replica_without_the_unsynced_lo
 
 def member_in(root: Path) -> MemberBroker:
     """Return a member of a group without a controller."""
+    _, _, port, _ = free_ports(4)  # VIP is 2 below, replicas 1 above
     keys = {
         "enableControllerMode": "true",
         "controllerAddr": "127.0.0.1:1",
-        "listenPort": str(free_ports(1)[0]),
+        "listenPort": str(port),
         "slaveTimeout": "10",
     }
     return MemberBroker({**small(root), **keys}, plugins=[])

@@ -174,7 +174,7 @@ def test_a_consumer_waits_for_the_broker_that_the_name_server_names(
     run: Run, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        [port] = free_ports(1)
+        _, _, port, _ = free_ports(4)  # VIP is 2 below, replicas 1 above
         broker = f"127.0.0.1:{port}"
         handled = asyncio.Event()
 

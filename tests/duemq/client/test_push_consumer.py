@@ -260,7 +260,7 @@ def test_broadcast_consumers_get_all_messages(run: Run, tmp_path: Path) -> None:
 
 def test_a_broker_that_restarts_delivers_the_rest(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        [port] = free_ports(1)
+        _, _, port, _ = free_ports(4)  # VIP is 2 below, replicas 1 above
         properties = small(tmp_path, listenPort=str(port))
         address = f"127.0.0.1:{port}"
         handler = Collector()
