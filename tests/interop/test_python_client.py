@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from duemq.client import (
     Unsupported,
     sql,
 )
+from duemq.client.message import time_of
 from duemq_common.codes import RequestCode
 from tests.interop.apache import Apache
 from tests.interop.peers import KEYS
@@ -37,6 +38,7 @@ from tests.support.certificates import trusting_context
 from tests.support.duemq_server import DueMQ
 from tests.support.extended import extended
 from tests.support.server import BROKER_NAME, Server
+from tests.support.wait_until import now_ms
 
 APACHE = ("4.9.7", "5.3.3", "5.5.1")
 N = 40
@@ -202,7 +204,7 @@ def test_delayed_messages_arrive_when_due(run: Run, peer: Server, topic: str) ->
     async def main() -> None:
         handler = Handler()
         async with consumer(peer, topic, handler), Producer(peer.namesrv_address) as producer:
-            started = datetime.now(UTC)
+            started = time_of(now_ms())  # whole ms, as the times of brokers
             timers = [
                 Message(topic, b"delay", delay=timedelta(seconds=1)),
                 Message(topic, b"due", deliver_at=started + timedelta(seconds=1)),
