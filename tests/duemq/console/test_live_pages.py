@@ -24,14 +24,19 @@ ENDED = "The login has ended."
 STALE = "document.getElementById('stale').hidden"
 
 
+def examined_every(monkeypatch: pytest.MonkeyPatch, interval_s: float) -> None:
+    """Let live pages be examined every `interval_s` seconds."""
+
+    def routes(admission: Admission, sessions: Sessions) -> list[BaseRoute]:
+        return Console(admission, sessions, event_interval_s=interval_s).routes()
+
+    monkeypatch.setattr(application, "console_routes", routes)
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let live pages be examined all the time."""
-
-    def routes(admission: Admission, sessions: Sessions) -> list[BaseRoute]:
-        return Console(admission, sessions, event_interval_s=0.01).routes()
-
-    monkeypatch.setattr(application, "console_routes", routes)
+    examined_every(monkeypatch, 0.01)
 
 
 @contextmanager
@@ -50,6 +55,7 @@ def test_a_stop_does_not_wait_for_open_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port_server, "DRAIN_S", 10 * TIMEOUT_S)
+    examined_every(monkeypatch, 10 * TIMEOUT_S)
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
