@@ -129,6 +129,12 @@ class LevelCursor:
             return None
         return np.array([index in self.settled for index in range(first, first + count)], np.bool_)
 
+    def settled_count(self, first: int, end: int) -> int:
+        """Return the number of settled units of the range first..end."""
+        if len(self.settled) < end - first:
+            return sum(first <= offset < end for offset in self.settled)
+        return len(self.settled.intersection(range(first, end)))
+
     def first_unsettled(self, segment: Segment) -> int:
         """Return the first unit that is neither submitted nor settled, else the segment's end."""
         position = segment.submitted

@@ -7,16 +7,16 @@ requested, even none, and a cursor to continue with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from delayed_delivery.pending import Found, Position
-from delayed_delivery.steps import Steps
+from delayed_delivery.steps import Steps, in_turns
+from delayed_delivery.view_fields import number
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
-from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.store import MessageStore
 from schedule_service.decisions import PendingLevels
 
@@ -25,7 +25,6 @@ LIMIT_MAX: Final = 1_000
 RECORDS_MAX: Final = 2_048  # records read in one call
 RECORDS_PER_STEP: Final = 64
 PIECES_MAX: Final = 64  # pieces of the queues read in one call
-KEY_RECORDS_MAX: Final = 1_000
 TIME_MS_MAX: Final = (1 << 63) - 1
 
 
@@ -69,45 +68,58 @@ class LevelQuery(NamedTuple):
 
 def list_view(
     pending: PendingLevels, store: MessageStore, fields: Mapping[str, str], now_ms: int
-) -> Steps[dict[str, object]]:
-    """Return the next part of a list.
+) -> Steps[dict[str, object]] | Coroutine[None, None, dict[str, object]]:
+    """Return the next part of a list; with a key, a coroutine that looks it up.
 
     Args:
         fields: topic, key, from_ms, to_ms, limit, cursor; each may be missing.
     Raises:
         RequestError: A field is invalid.
     """
-    limit = min(max(_number(fields, "limit", LIMIT), 1), LIMIT_MAX)
     query = LevelQuery(
         fields.get("topic", ""),
         fields.get("key", ""),
-        _number(fields, "from_ms", 0),
-        _number(fields, "to_ms", TIME_MS_MAX),
-        limit,
+        number(fields, "from_ms", 0, TIME_MS_MAX),
+        number(fields, "to_ms", TIME_MS_MAX, TIME_MS_MAX),
+        min(max(number(fields, "limit", LIMIT, TIME_MS_MAX), 1), LIMIT_MAX),
     )
-    page = _LevelPage(store, query)
-    if query.key:
-        offsets = store.query_keys(SCHEDULE_TOPIC, query.key, KEY_RECORDS_MAX, 0, TIME_MS_MAX)
-        yield from page.add(pending.pending_of(np.array(offsets, np.int64)), -1)
-        cursor = None
-    else:
-        cursor = yield from page.walk(pending, LevelListCursor.parse(fields.get("cursor", "")))
-    return {
-        "now_ms": now_ms,
-        "messages": page.messages,
-        "cursor": None if cursor is None else str(cursor),
-        "damage": page.damage,
-    }
+    page, cursor = _LevelPage(store, query, now_ms), LevelListCursor.parse(fields.get("cursor", ""))
+    return page.of_key(pending, cursor) if query.key else page.of_levels(pending, cursor)
 
 
 class _LevelPage:
     """Page in progress."""
 
-    def __init__(self, store: MessageStore, query: LevelQuery) -> None:
-        self._store, self._query = store, query
+    def __init__(self, store: MessageStore, query: LevelQuery, now_ms: int) -> None:
+        self._store, self._query, self._now_ms = store, query, now_ms
         self._records_left = RECORDS_MAX
         self.messages: list[dict[str, object]] = []
         self.damage: list[str] = []
+
+    async def of_key(self, pending: PendingLevels, cursor: LevelListCursor) -> dict[str, object]:
+        """Return the messages with the key after a cursor, in order of log offsets.
+
+        Raises:
+            StoreError: Keys cannot be looked up now.
+        """
+        query = self._query
+        messages = await pending.by_key(query.topic, [query.key], unique=False)
+        last = await in_turns(self.add(messages, cursor.log_offset))
+        return self._view(None if last is None else LevelListCursor(log_offset=last))
+
+    def of_levels(
+        self, pending: PendingLevels, cursor: LevelListCursor
+    ) -> Steps[dict[str, object]]:
+        """Return the messages after a cursor, level by level."""
+        return self._view((yield from self.walk(pending, cursor)))
+
+    def _view(self, cursor: LevelListCursor | None) -> dict[str, object]:
+        return {
+            "now_ms": self._now_ms,
+            "messages": self.messages,
+            "cursor": None if cursor is None else str(cursor),
+            "damage": self.damage,
+        }
 
     def walk(
         self, pending: PendingLevels, cursor: LevelListCursor
@@ -172,10 +184,3 @@ class _LevelPage:
                 "record_bytes": record.total_size,
             }
         )
-
-
-def _number(fields: Mapping[str, str], name: str, default: int) -> int:
-    text = fields.get(name, "") or str(default)
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"{name}={text[:40]} is not a number")
-    return int(text)

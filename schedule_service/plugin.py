@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
+from schedule_service.forecast import forecast_view
 from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
 from schedule_service.levels import KEY
@@ -118,6 +119,7 @@ class SchedulePlugin(PluginBase):
         return {
             "levels": self._levels_view,
             "list": ParameterizedView(self._list_view),
+            "forecast": ParameterizedView(self._forecast_view),
             "history": self._history_view,
             "runtime": self._runtime_view,
         }
@@ -289,13 +291,28 @@ class SchedulePlugin(PluginBase):
             self._next_due_ms,
         )
 
-    def _list_view(self, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
-        running = self._running
-        if running is None:
+    def _list_view(
+        self, fields: Mapping[str, str]
+    ) -> Steps[dict[str, object]] | Coroutine[None, None, dict[str, object]]:
+        running, now_ms = self._parts_of_view(), self._host.clock.now_ms()
+        return list_view(running.pending_levels, running.store, fields, now_ms)
+
+    def _forecast_view(self, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
+        running, now_ms = self._parts_of_view(), self._host.clock.now_ms()
+        queues = ScheduleQueues(running.store, self.history)
+        return forecast_view(queues, running.service.levels, fields, now_ms)
+
+    def _parts_of_view(self) -> Running:
+        """Return the running components.
+
+        Raises:
+            RequestError: There are none.
+        """
+        if self._running is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "levels do not run here now: use the master"
             )
-        return list_view(running.pending_levels, running.store, fields, self._host.clock.now_ms())
+        return self._running
 
     def _history_view(self) -> dict[str, object]:
         if self._running is None:

@@ -11,12 +11,13 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from delayed_delivery.forecast_bins import Span
 from delayed_delivery.metric_families import counter, gauge, lateness
 from delayed_delivery.outcome import CLASSES, DeliveryStats
 from delayed_delivery.steps import Steps
 from timer_store import views
 from timer_store.compaction.plan import Blocked
-from timer_store.pending.forecast import Span, of_slots
+from timer_store.pending.forecast import of_slots
 from timer_store.store import TimerStore
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist

@@ -6,26 +6,26 @@ forecasts return the position to continue from (`cursor`, `pos`); the caller joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from delayed_delivery.forecast_bins import BINS, MINUTE_MS, Span, forecast_response
 from delayed_delivery.outcome import CLASSES, DeliveryStats, Rate
 from delayed_delivery.plugin import ParameterizedView, referral_text
 from delayed_delivery.steps import Steps
+from delayed_delivery.view_fields import number
 from duemq_common.codes import ResponseCode
 from duemq_common.config import INT_MAX
 from duemq_common.errors import RequestError
 from timer_store import layout
-from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
-from timer_store.pending.listing import LIMIT_MAX, list_timers, next_due_ms
+from timer_store.pending.forecast import forecast, of_slots
+from timer_store.pending.listing import LIMIT_MAX, Page, list_by_key, list_timers, next_due_ms
 from timer_store.pending.walk import LONG_MAX, Cursor, Query
 from timer_store.store import TimerStore
 
 WORK: Final = "has the timers"
 RATE_SECONDS: Final = (1, 10, 60)
 FULLEST: Final = 5
-MINUTE_MS: Final = 60_000
-SOON_MINUTES: Final = 60
 TIME_MS_MAX: Final = layout.DUE_MS_MAX
 
 
@@ -64,7 +64,7 @@ def summary(timers: TimerStore) -> Steps[dict[str, object]]:
     precision_ms = timers.config.precision_ms
     minute_ms = now_ms // MINUTE_MS * MINUTE_MS
     slots = yield from slots_view(timers)
-    soon = yield from of_slots(timers, Span(minute_ms, MINUTE_MS, SOON_MINUTES))
+    soon = yield from of_slots(timers, Span(minute_ms, MINUTE_MS, BINS))
     return {
         "now_ms": now_ms,
         "pending": timers.counts.total,
@@ -224,8 +224,10 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
 # -- views with arguments -----------------------------------------------------------------------
 
 
-def list_view(timers: TimerStore, fields: Mapping[str, str]) -> Steps[dict[str, object]]:
-    """Return the next part of a list.
+def list_view(
+    timers: TimerStore, fields: Mapping[str, str]
+) -> Steps[dict[str, object]] | Coroutine[None, None, dict[str, object]]:
+    """Return the next part of a list; with a key, a coroutine that looks it up.
 
     Args:
         fields: topic, key, from_ms, to_ms, skip, limit, cursor; each may be missing.
@@ -245,7 +247,18 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> Steps[dict[str, 
         limit=max(number(fields, "limit", 20, LIMIT_MAX), 1),
         cursor=cursor,
     )
-    page = yield from list_timers(timers, query)
+    return _of_key(timers, query) if query.key else _of_slots(timers, query)
+
+
+async def _of_key(timers: TimerStore, query: Query) -> dict[str, object]:
+    return _page_view(timers, await list_by_key(timers, query))
+
+
+def _of_slots(timers: TimerStore, query: Query) -> Steps[dict[str, object]]:
+    return _page_view(timers, (yield from list_timers(timers, query)))
+
+
+def _page_view(timers: TimerStore, page: Page) -> dict[str, object]:
     return {
         "now_ms": timers.clock.now_ms(),
         "timers": page.timers,
@@ -264,37 +277,8 @@ def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> Steps[dict[s
         RequestError: A field is invalid.
     """
     now_ms, precision_ms = timers.clock.now_ms(), timers.config.precision_ms
-    width_ms = max(number(fields, "width_ms", MINUTE_MS, TIME_MS_MAX), precision_ms)
-    from_ms = number(fields, "from_ms", now_ms, TIME_MS_MAX)
-    span = Span(
-        from_ms - from_ms % precision_ms,
-        width_ms - width_ms % precision_ms,
-        max(number(fields, "count", SOON_MINUTES, BINS_MAX), 1),
-    )
+    span = Span.of(fields, now_ms, time_ms_max=TIME_MS_MAX, precision_ms=precision_ms)
     pos = number(fields, "pos", 0, LONG_MAX) if fields.get("pos") else None
     bins, following = yield from forecast(timers, span, pos)
-    return {
-        "now_ms": now_ms,
-        "from_ms": span.from_ms,
-        "width_ms": span.width_ms,
-        "before": int(bins[0]),
-        "counts": bins[1:-1].tolist(),
-        "later": int(bins[-1]),
-        "pending": timers.counts.total,
-        "pos": following,
-    }
-
-
-def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> int:
-    """Return a field that is a whole number from 0 to `maximum`; empty: the default.
-
-    Raises:
-        RequestError: The field is not such a number.
-    """
-    text = fields.get(name, "")
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
-        reason = f"{name}={text[:40]!r} is not a whole number from 0 to {maximum}"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, reason)
-    return int(text)
+    pending = timers.counts.total
+    return forecast_response(span, bins, now_ms=now_ms, pending=pending, pos=following)

@@ -9,14 +9,14 @@ The code is above all of Apache's; an Apache broker responds with "not supported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 
 import msgspec
 
 from delayed_delivery.plugin import ParameterizedView
 from delayed_delivery.steps import in_turns
 from duemq_common.codes import RequestCode, ResponseCode
-from duemq_common.errors import RequestError
+from duemq_common.errors import RequestError, StoreError
 from duemq_common.request import Request, RequestHandler, Response
 
 View = Callable[[], object]
@@ -42,7 +42,7 @@ class AdminProcessor:
 
     Args:
         views: Functions by view name; each returns plain data (dicts, lists, numbers, text), or
-            steps that return it.
+            steps or a coroutine that return it.
     """
 
     def __init__(self, views: Mapping[str, View]) -> None:
@@ -66,4 +66,9 @@ class AdminProcessor:
             value = view(request.fields) if isinstance(view, ParameterizedView) else view()
         if isinstance(value, Generator):
             value = await in_turns(value)
+        elif isinstance(value, Coroutine):
+            try:
+                value = await value
+            except StoreError as error:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return Response(body=msgspec.json.encode(value))

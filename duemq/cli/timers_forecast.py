@@ -9,7 +9,7 @@ from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, heading, plural, print_json, table
 from duemq.cli.times import parse_time
-from duemq.net.view_names import FORECAST_VIEW
+from duemq.net.view_names import TIMERS_FORECAST_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 
@@ -47,7 +47,7 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
     async with target.admin() as admin:
         for broker in await admin.masters():
-            view = await admin.view(broker.address, FORECAST_VIEW, **arguments)
+            view = await admin.view(broker.address, TIMERS_FORECAST_VIEW, **arguments)
             sums["pending"] += view["pending"]
             while True:
                 counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
@@ -55,7 +55,9 @@ async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]
                 sums["later"] += view["later"]
                 if view["pos"] is None:
                     break
-                view = await admin.view(broker.address, FORECAST_VIEW, **arguments, pos=view["pos"])
+                view = await admin.view(
+                    broker.address, TIMERS_FORECAST_VIEW, **arguments, pos=view["pos"]
+                )
     return {**arguments, **sums, "counts": counts}
 
 

@@ -1,4 +1,4 @@
-"""Deliveries to come and past ones: pending timers by due time, deliveries by minute.
+"""Deliveries to come and past ones: pending messages by due time, deliveries by minute.
 
 A broker whose part is not known has a reason in `failure` instead of numbers.
 """
@@ -6,7 +6,7 @@ A broker whose part is not known has a reason in `failure` instead of numbers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -18,7 +18,12 @@ from duemq.http.endpoints import Call, Endpoint, JsonValue
 from duemq.http.pending import TimeMs
 from duemq.http.sessions import AccountSession
 from duemq.net.decisions import TIME_MS_MAX
-from duemq.net.view_names import FORECAST_VIEW, LEVELS_HISTORY_VIEW, TIMERS_HISTORY_VIEW
+from duemq.net.view_names import (
+    LEVELS_FORECAST_VIEW,
+    LEVELS_HISTORY_VIEW,
+    TIMERS_FORECAST_VIEW,
+    TIMERS_HISTORY_VIEW,
+)
 
 Kind = Literal["timer", "level"]
 FORECAST_S: Final = 0.1  # time for the pieces of a forecast; each takes a turn of the broker
@@ -45,12 +50,12 @@ class ForecastQuery(msgspec.Struct, kw_only=True):
 
 
 class ForecastBins(msgspec.Struct, kw_only=True):
-    """Pending timers of one broker by due time.
+    """Pending messages of one broker by due time, of levels and timers.
 
     Attributes:
         from_ms, width_ms: Start of the first bin and duration of each, rounded down to the
             precision of the wheel.
-        counts: Number of timers in each bin.
+        counts: Number of messages in each bin.
         is_exact: Whether timers that are due after the wheel's window are in the bin of their due
             time; otherwise some are counted too early.
     """
@@ -124,7 +129,7 @@ class Deliveries(msgspec.Struct):
 
 
 async def show_forecast(call: Call) -> Forecasts:
-    """Return the pending timers of each master by due time."""
+    """Return the pending messages of each master by due time."""
     query: ForecastQuery = call.query or ForecastQuery()
     session = call.session
 
@@ -144,9 +149,9 @@ async def forecast_of(
 ) -> ForecastBins:
     """Return the forecast of one broker.
 
-    The first response has all timers. The following ones move timers that are due after the wheel's
-    window, and are in an earlier slot until then, to the bin of their due time. They are as many
-    as the timer log has millions of units, so they end after a bounded time.
+    The first response of the timers has all of them. The following ones move timers that are due
+    after the wheel's window, and are in an earlier slot until then, to the bin of their due time.
+    They are as many as the timer log has millions of units, so they end after a bounded time.
 
     Args:
         from_ms: Start of the first bin; None: now.
@@ -154,19 +159,20 @@ async def forecast_of(
     fields: dict[str, object] = {"width_ms": width_ms, "count": count}
     if from_ms is not None:
         fields["from_ms"] = from_ms
-    counts, end_s = [0] * count, asyncio.get_running_loop().time() + FORECAST_S
-    while True:
-        view: JsonValue = await session.admin.view(address, FORECAST_VIEW, **fields)
-        counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
+    end_s = asyncio.get_running_loop().time() + FORECAST_S
+    view: JsonValue = await session.admin.view(address, TIMERS_FORECAST_VIEW, **fields)
+    bins = {"from_ms": view["from_ms"], "width_ms": view["width_ms"]}
+    levels: JsonValue = await session.admin.view(address, LEVELS_FORECAST_VIEW, **bins, count=count)
+    counts = _added(levels["counts"], view["counts"])
+    while view["pos"] is not None and asyncio.get_running_loop().time() < end_s:
         fields |= {"pos": view["pos"], "from_ms": view["from_ms"]}
-        if view["pos"] is None or asyncio.get_running_loop().time() >= end_s:
-            is_exact = view["pos"] is None
-            return ForecastBins(
-                from_ms=view["from_ms"],
-                width_ms=view["width_ms"],
-                counts=counts,
-                is_exact=is_exact,
-            )
+        view = await session.admin.view(address, TIMERS_FORECAST_VIEW, **fields)
+        counts = _added(counts, view["counts"])
+    return ForecastBins(**bins, counts=counts, is_exact=view["pos"] is None)
+
+
+def _added(counts: Sequence[int], more: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(counts, more, strict=True)]
 
 
 async def show_deliveries(call: Call) -> Deliveries:
@@ -203,7 +209,7 @@ ENDPOINTS: Final = (
         method="GET",
         path="/forecast",
         handler=show_forecast,
-        summary="Show how many pending timers are due, by time.",
+        summary="Show how many pending messages are due, by time.",
         tag="operations",
         query=ForecastQuery,
         result=Forecasts,

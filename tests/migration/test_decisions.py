@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,12 @@ import numpy as np
 import pytest
 
 from delayed_delivery.pending import Verdict
-from delayed_delivery.steps import at_once
 from message_store.log.batch import PutBatch
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.failing_disk import Disk
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import add_message
-from timer_store.pending.listing import list_timers
+from timer_store.pending.listing import list_by_key
 from timer_store.pending.walk import Query
 
 
@@ -48,13 +48,13 @@ def test_each_service_finds_its_own_messages(rig: MigrationRig) -> None:
 
 def test_a_list_by_key_contains_transferred_messages(rig: MigrationRig) -> None:
     for key in ("k3", "u3"):
-        [found] = at_once(list_timers(rig.timers, Query(key=key))).timers
+        [found] = asyncio.run(list_by_key(rig.timers, Query(key=key))).timers
         assert (found["keys"], found["unique_key"], found["topic"]) == ("k3", "u3", "U")
         assert found["due_ms"] == rig.queues.units(4, 3, 1)[0]["tags_code"]
-    assert not at_once(list_timers(rig.timers, Query(key="k12"))).timers  # still with its level
+    assert not asyncio.run(list_by_key(rig.timers, Query(key="k12"))).timers  # still with its level
     offset = np.array([found["commit_log_offset"]])
     assert rig.pending_timers.cancel(offset).verdicts.tolist() == [Verdict.DONE]
-    assert not at_once(list_timers(rig.timers, Query(key="k3"))).timers
+    assert not asyncio.run(list_by_key(rig.timers, Query(key="k3"))).timers
 
 
 def test_the_last_unit_of_the_timer_log_is_no_timer(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def test_a_list_describes_a_few_timers_at_a_time(
     monkeypatch.setattr(listing, "DESCRIBED_PER_STEP", 4)
     for fields in ({}, {"key": "U"}):
         work = WorkPerTurn(monkeypatch, listing, "describe")
-        page = asyncio.run(work.during(in_turns(views.list_view(rig.timers, fields))))
+        view = views.list_view(rig.timers, fields)
+        page = asyncio.run(work.during(in_turns(view) if isinstance(view, Generator) else view))
         assert len(page["timers"]) == 10
         assert (work.most, work.total) == (4, 10)
 

@@ -1,8 +1,5 @@
 """Forecast: pending timers by due time, from the wheel's slots and the units that roll.
 
-    | before | bin 1 | bin 2 | ... | bin n | later |      bin k: due after its start, up to its end
-           from_ms  + width_ms
-
 The count of a slot includes timers that will be rolled; a scan of the timer log moves these to
 the bin of their due time. It reads the log in bounded pieces: the first call returns the bins of
 the slots, every further call returns corrections to add, and the position to continue from. What
@@ -15,27 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-from msgspec import Struct
 
+from delayed_delivery.forecast_bins import Bins, Span
 from delayed_delivery.steps import Steps
 from timer_store.kernels import forecast as kernels
-from timer_store.layout import UNIT_BYTES, Offsets
+from timer_store.layout import UNIT_BYTES
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
-BINS_MAX = 10_000
 SCAN_UNITS = 1 << 17  # maximum units read in one piece
-Bins = npt.NDArray[np.int64]
-
-
-class Span(Struct, frozen=True):
-    """Requested bins: `count` bins of `width_ms` from `from_ms` on, which is a slot's start."""
-
-    from_ms: int
-    width_ms: int
-    count: int
 
 
 def forecast(
@@ -44,10 +30,10 @@ def forecast(
     """Return the bins (count + 2), and the log position to continue from, None at the end.
 
     Args:
-        span: Bins; the width is at least the precision.
+        span: Bins; the width is at least the precision, and the start is that of a slot.
         pos: None in the first call, then the returned position; the result is a correction then.
     """
-    bins: Bins = np.zeros(span.count + 2, np.int64)
+    bins = span.empty()
     if pos is None:
         yield from _add_pending(timers, span, bins)
         pos = timers.units.log.min_pos
@@ -59,15 +45,11 @@ def of_slots(timers: TimerStore, span: Span) -> Steps[Bins]:
 
     Timers after the last bin are not counted.
     """
-    bins: Bins = np.zeros(span.count + 2, np.int64)
+    bins = span.empty()
     until_ms = span.from_ms + span.width_ms * span.count
     until = None if timers.position.part is not None else until_ms
     yield from _add_pending(timers, span, bins, until)
     return bins
-
-
-def _bins_of(times_ms: Offsets, span: Span) -> Offsets:
-    return np.clip((times_ms - span.from_ms) // span.width_ms + 1, 0, span.count + 1)
 
 
 def _add_pending(
@@ -78,14 +60,14 @@ def _add_pending(
     staged_ms, is_in_part = position.staged_ms, position.part is not None
     in_slots = timers.counts.total - len(timers.stage)
     for rows in timers.stage.pending_rows():
-        bins += np.bincount(_bins_of(rows["due_ms"] - 1, span), minlength=bins.size)
+        bins += span.count_due(rows["due_ms"])
     former = int(bins.sum())
     from_ms = staged_ms + (precision_ms if is_in_part else 0)
     wheel = timers.units.wheel
     yield from wheel.add_to_bins(bins, span.from_ms, span.width_ms, from_ms, until_ms)
     if is_in_part:
         left = in_slots - (int(bins.sum()) - former)
-        bins[_bins_of(np.array(staged_ms), span)] += max(left, 0)
+        bins[span.bins_of(np.array(staged_ms))] += max(left, 0)
 
 
 def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | None:

@@ -16,22 +16,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec import Struct
 
-from delayed_delivery.steps import Steps
+from delayed_delivery.steps import Steps, in_turns
 from duemq_common.errors import RecordUnreadable
-from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
-from message_store.ranges import distinct
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.layout import Row, Rows
-from timer_store.pending.listed_rows import first_rows, listed_rows
+from timer_store.pending.listed_rows import LISTED, first_rows
+from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.walk import Cursor, Query, Walk
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 LIMIT_MAX: Final = 1_000
-KEY_RECORDS_MAX: Final = 1_000
 DESCRIBED_PER_STEP: Final = 64
-CLOCK_SLACK_MS: Final = 86_400_000  # tolerance for records stored by a clock ahead of this one
 
 
 class Page(Struct, frozen=True):
@@ -51,9 +48,8 @@ class Page(Struct, frozen=True):
 
 
 def list_timers(timers: TimerStore, query: Query) -> Steps[Page]:
-    """Return the next timers of a list, at most `limit`, in steps."""
-    if query.key:
-        return (yield from _by_key(timers, query))
+    """Return the next timers of a list without a key, at most `limit`, in steps."""
+    assert not query.key
     walk = Walk(timers, query)
     rows = walk.run()
     timers.store.prefetch(rows["phys_offset"])
@@ -73,24 +69,27 @@ def next_due_ms(timers: TimerStore) -> int | None:
     return int(listed[0]["due_ms"]) or None if listed.size else None
 
 
-def _by_key(timers: TimerStore, query: Query) -> Steps[Page]:
-    """Return the pending timers with a key, found through the key index."""
-    end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
-    topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.transfers.owned else [])]
-    offsets = [
-        np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
-        for topic in topics
-    ]
-    timed = timers.records.read(distinct(*offsets))
-    pending = timers.decisions.is_pending(timed)
-    rows = listed_rows(timed[pending], staged=False)
-    rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
-    rows = first_rows(rows, max(int(rows.size), 1))
-    yield
-    shown = yield from _described(timers, rows)
-    fits = [timer for timer in shown if query.includes(timer)]
-    page = fits[query.skip : query.skip + query.limit]
-    return Page(page, min(query.skip, len(fits)), None, [])
+async def list_by_key(timers: TimerStore, query: Query) -> Page:
+    """Return the next timers with a key, at most `limit`; all of them are found at each page.
+
+    Raises:
+        StoreError: Keys cannot be looked up now.
+    """
+    pending = await PendingTimers(timers).by_key(query.topic, [query.key], unique=False)
+    pending = pending.within(query.from_ms, query.to_ms)
+    rows = np.zeros(pending.offsets.size, LISTED)
+    rows["due_ms"], rows["phys_offset"] = pending.due_ms, pending.offsets
+    last_ms, last_offset = query.cursor.due_ms, query.cursor.phys_offset
+    is_later = (rows["due_ms"] == last_ms) & (rows["phys_offset"] > last_offset)
+    rows = first_rows(rows[(rows["due_ms"] > last_ms) | is_later], query.skip + query.limit + 1)
+    skipped, rows = min(query.skip, int(rows.size)), rows[query.skip :]
+    page = rows[: query.limit]
+    page["staged"] = timers.stage.contains(page["phys_offset"], page["due_ms"])
+    shown = await in_turns(_described(timers, page))
+    if rows.size == page.size:
+        return Page(shown, skipped, None, [])
+    last_ms, last_offset = int(page[-1]["due_ms"]), int(page[-1]["phys_offset"])
+    return Page(shown, skipped, Cursor(due_ms=last_ms, phys_offset=last_offset), [])
 
 
 def _described(timers: TimerStore, rows: Rows) -> Steps[list[dict[str, object]]]:

@@ -55,10 +55,19 @@ class TimersPart(TypedDict):
     dequeue: DequeuePart
 
 
+class LevelPart(TypedDict):
+    """Values of one level."""
+
+    next_due_ms: int | None
+    quarantined: dict[str, int]
+    lateness_ms: dict[str, JsonValue]
+
+
 class LevelsPart(TypedDict):
-    """Value of the levels' view without which their state is unknown."""
+    """Values of the levels' view without which their state is unknown."""
 
     pending: int
+    levels: list[LevelPart]
 
 
 async def overview(call: PageCall) -> PageContent:
@@ -86,7 +95,7 @@ async def overview(call: PageCall) -> PageContent:
 
 
 def _capacity_form(span: str, start: str, capacity: int) -> Form:
-    """Return the form that compares the pending timers with a capacity."""
+    """Return the form that compares the pending messages with a capacity."""
     value = str(capacity) if capacity else ""
     field = Field("capacity", Key("axis.capacity"), value, "number")
     hidden = [(name, text) for name, text in (("span", span), ("at", start)) if text]
@@ -100,13 +109,15 @@ def _now_ms(states: Sequence[BrokerState]) -> int:
 
 
 def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms: int) -> Tiles:
+    rows = [row for one in levels if one.value is not None for row in one.value["levels"]]
     p99 = [number_in(one.value, "lateness_ms", "ordinary", "p99") for one in timers]
+    p99 += [number_in(row, "lateness_ms", "p99") for row in rows]
     next_due = [number_in(one.value, "next_due_ms") for one in timers]
+    next_due += [number_in(row, "next_due_ms") for row in rows]
     due_times = [ms for ms in next_due if ms is not None]
-    is_known = all(one.value is not None for one in timers)
-    quarantined = [
-        sum(one.value["quarantined"].values()) if one.value is not None else None for one in timers
-    ]
+    is_known = all(one.value is not None for one in (*timers, *levels))
+    engines = [*rows, *(one.value for one in timers if one.value is not None)]
+    quarantined = sum(sum(one["quarantined"].values()) for one in engines)
     return Tiles(
         [
             Tile(Key("overview.pending_timers"), Cell(total(timers, "pending"), "number")),
@@ -120,7 +131,7 @@ def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms:
             ),
             Tile(
                 Key("overview.quarantined"),
-                Cell(None if None in quarantined else sum(n or 0 for n in quarantined), "number"),
+                Cell(quarantined if is_known else None, "number"),
             ),
             Tile(Key("overview.clock"), Cell(now_ms - now_ms % 1_000, "time")),
         ]
@@ -128,7 +139,7 @@ def _tiles(timers: Sequence[BrokerState], levels: Sequence[BrokerState], now_ms:
 
 
 def _largest(lateness_ms: Sequence[JsonValue], *, is_known: bool) -> Cell:
-    """Return the largest lateness of all brokers; there is none before the first delivery."""
+    """Return the largest lateness of all brokers and levels; without a delivery there is none."""
     largest = max((ms for ms in lateness_ms if ms is not None), default=None)
     if not is_known:
         return Cell(None)

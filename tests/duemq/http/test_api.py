@@ -97,13 +97,44 @@ def test_pending_messages_of_levels_and_open_pops_are_listed(tmp_path: Path) -> 
         ]
         assert {row["broker"] for row in rows} == {"test"}
         assert [row["unique_key"] for row in await listed(kind="timers")] == order[3:]
-        assert [row["unique_key"] for row in await listed(key="k", limit=2)] == ids[:2]
+        assert [row["unique_key"] for row in await listed(key="k", limit=2)] == ids
         assert await listed(topic="other") == []
         assert await listed(kind="levels", until_ms=1) == []
         await client.post("/api/v1/pending/cancel", json={"ids": [ids[0]], "topic": "T"})
         assert [row["unique_key"] for row in await listed(kind="levels")] == [ids[1], ids[2]]
 
     serve(tmp_path, scene)
+
+
+def test_messages_with_a_key_are_listed_in_pages(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path) as (_, client):
+            sent = []
+            for number in range(10):
+                when = {"level": 17} if number % 2 else {"delay_ms": HOUR_MS + number}
+                message = {"topic": "T", "body": "b", "keys": ["campaign"], **when}
+                response = await client.post("/api/v1/messages", json=message)
+                sent.append(response.json()["message_id"])
+            listed, cursor = [], ""
+            while cursor is not None:
+                query = {"key": "campaign", "limit": "2", "cursor": cursor}
+                page = (await client.get("/api/v1/pending", params=query)).json()
+                assert len(page["messages"]) <= 2
+                listed += [message["unique_key"] for message in page["messages"]]
+                cursor = page["cursor"]
+            assert listed == sent[1::2] + sent[::2]
+
+    asyncio.run(main())
+
+
+def test_keys_that_cannot_be_looked_up_are_not_unknown(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path, messageIndexEnable="false") as (_, client):
+            response = await client.get("/api/v1/pending?key=k")
+            assert response.status_code == 502
+            assert "messageIndexEnable is false" in response.json()["detail"]
+
+    asyncio.run(main())
 
 
 def test_names_may_contain_slashes(tmp_path: Path) -> None:

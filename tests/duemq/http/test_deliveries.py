@@ -10,6 +10,7 @@ import pytest
 
 from duemq.http import deliveries
 from duemq.http.deliveries import MINUTE_MS, forecast_of
+from duemq.net.view_names import LEVELS_FORECAST_VIEW
 from tests.duemq.http.rig import api
 from tests.duemq.http.test_operations import json_of
 from tests.support.running_broker import bodies_of, connected
@@ -24,8 +25,11 @@ class PiecesOfForecast:
         self.admin, self._pieces, self.requests = self, pieces, list[object]()
 
     async def view(self, address: str, name: str, **fields: Any) -> dict[str, Any]:
-        self.requests.append((fields.get("pos"), fields.get("from_ms")))
         bins = {"from_ms": 7, "width_ms": fields["width_ms"], "counts": [1] * fields["count"]}
+        if name == LEVELS_FORECAST_VIEW:
+            assert fields["from_ms"] == 7
+            return bins
+        self.requests.append((fields.get("pos"), fields.get("from_ms")))
         count = len(self.requests)
         return {**bins, "pos": None if count == self._pieces else count}
 
@@ -34,7 +38,7 @@ def test_a_forecast_ends_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -
     session: Any = PiecesOfForecast(None)
     monkeypatch.setattr(deliveries, "FORECAST_S", 0.0)
     forecast = asyncio.run(forecast_of(session, "address", 0, MINUTE_MS, 60))
-    assert (forecast.counts, forecast.is_exact) == ([1] * 60, False)
+    assert (forecast.counts, forecast.is_exact) == ([2] * 60, False)
     assert session.requests == [(None, 0)]
 
 
@@ -43,7 +47,7 @@ def test_the_pieces_of_a_forecast_are_added(monkeypatch: pytest.MonkeyPatch) -> 
     session: Any = PiecesOfForecast(3)
     monkeypatch.setattr(deliveries, "FORECAST_S", 600.0)
     forecast = asyncio.run(forecast_of(session, "address", None, MINUTE_MS, 60))
-    assert (forecast.from_ms, forecast.counts, forecast.is_exact) == (7, [3] * 60, True)
+    assert (forecast.from_ms, forecast.counts, forecast.is_exact) == (7, [4] * 60, True)
     assert session.requests == [(None, None), (1, 7), (2, 7)]
 
 
@@ -64,6 +68,21 @@ def test_a_forecast_has_the_pending_timers(tmp_path: Path) -> None:
             assert len(row["forecast"]["counts"]) == 60
             for wrong in ("bins=0", "bins=10001", "width_ms=0"):
                 assert (await client.get(f"/api/v1/forecast?{wrong}")).status_code == 400
+
+    asyncio.run(main())
+
+
+def test_a_forecast_has_the_pending_level_messages(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api(tmp_path, messageDelayLevel="1h 3h") as (_, client):
+            for when in ({"level": 1}, {"level": 2}, {"level": 2}, {"delay_ms": HOUR_MS}):
+                message = {"topic": "T", "body": "b", **when}
+                assert (await client.post("/api/v1/messages", json=message)).status_code == 201
+            [now] = (await json_of(client, "GET", "/timers"))["brokers"]
+            start_ms = now["state"]["now_ms"] - HOUR_MS // 2
+            path = f"/forecast?from_ms={start_ms}&width_ms={HOUR_MS}&bins=4"
+            [row] = (await json_of(client, "GET", path))["brokers"]
+            assert row["forecast"]["counts"] == [0, 2, 0, 2]
 
     asyncio.run(main())
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from delayed_delivery.forecast_bins import Span
 from delayed_delivery.steps import at_once
+from tests.support.naive_forecast import naive_forecast
 from tests.support.timer_rig import TimerRig
 from timer_store.kernels import forecast as kernels
 from timer_store.kernels.forecast import bin_of, move_rolled
 from timer_store.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, UNIT_BYTES
 from timer_store.pending import forecast as module
-from timer_store.pending.forecast import Span, forecast
+from timer_store.pending.forecast import forecast
 
 MINUTE_MS = 60_000
 
@@ -37,17 +39,6 @@ def whole(rig: TimerRig, span: Span) -> list[int]:
     return bins.tolist()
 
 
-def naive(due_ms: list[int], span: Span) -> list[int]:
-    """Count the timers one by one."""
-    bins = [0] * (span.count + 2)
-    for due in due_ms:
-        number = 0
-        while number <= span.count and due > span.from_ms + number * span.width_ms:
-            number += 1
-        bins[number] += 1
-    return bins
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("horizon_ms", [900, 90_000, 20 * MINUTE_MS])
 @pytest.mark.parametrize("scan_units", [7, 1 << 20])
@@ -60,10 +51,10 @@ def test_each_timer_counts_in_the_bin_of_its_due_time(
     for due in due_ms:
         rig.put(due)
     span = Span(now_ms // 1_000 * 1_000, 3_000, 300)
-    assert whole(rig, span) == naive(due_ms, span)
+    assert whole(rig, span) == naive_forecast(due_ms, span)
     rig.advance(horizon_ms // 3)
     left = [due for due in due_ms if due > rig.clock.now_ms()]
-    assert whole(rig, span) == naive(left, span)
+    assert whole(rig, span) == naive_forecast(left, span)
 
 
 def test_a_slot_staged_in_parts(tmp_path: Path) -> None:
@@ -75,7 +66,7 @@ def test_a_slot_staged_in_parts(tmp_path: Path) -> None:
     assert rig.timers.position.part is not None
     left = [due for due in due_ms if due > rig.clock.now_ms()]
     span = Span(start_ms - 1_000, 1_000, 10)
-    assert whole(rig, span) == naive(left, span)
+    assert whole(rig, span) == naive_forecast(left, span)
     rig.close()
 
 
@@ -87,7 +78,7 @@ def test_a_slot_that_is_rolled_in_parts(tmp_path: Path) -> None:
     rig.advance(start_ms - 500 - rig.clock.now_ms())
     assert rig.timers.dequeue.rolled == 424
     span = Span(start_ms - 1_000, 1_000, 200)
-    assert whole(rig, span) == naive(due_ms, span)
+    assert whole(rig, span) == naive_forecast(due_ms, span)
     rig.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from delayed_delivery.steps import at_once
 from tests.support.timer_rig import TimerRig
 from timer_store.pending import walk
 from timer_store.pending.listed_rows import without_duplicates
-from timer_store.pending.listing import list_timers, next_due_ms
+from timer_store.pending.listing import Page, list_by_key, list_timers, next_due_ms
 from timer_store.pending.walk import Cursor, Query, Walk
 
 HOUR_MS = 3_600_000
@@ -29,11 +30,17 @@ def rig(tmp_path: Path) -> Iterator[TimerRig]:
         rig.close()
 
 
+def page_of(rig: TimerRig, query: Query) -> Page:
+    if query.key:
+        return asyncio.run(list_by_key(rig.timers, query))
+    return at_once(list_timers(rig.timers, query))
+
+
 def listed(rig: TimerRig, limit: int = 7, **query: str | int) -> list[dict[str, Any]]:
     """Return all timers of a list, page by page."""
     found, cursor = [], Cursor()
     for _ in range(10_000):
-        page = at_once(list_timers(rig.timers, Query(limit=limit, cursor=cursor, **query)))
+        page = page_of(rig, Query(limit=limit, cursor=cursor, **query))
         assert len(page.timers) <= limit
         found += page.timers
         if page.cursor is None:
@@ -103,10 +110,27 @@ def test_a_key_is_found_through_the_index(rig: TimerRig) -> None:
     assert dues(listed(rig, 1_000, key="k3")) == with_key
     [one] = listed(rig, key=f"U{expected[17][0]}")
     assert (one["due_ms"], one["keys"]) == (expected[17][0], f"k{expected[17][0] % 7} all")
-    page = at_once(list_timers(rig.timers, Query(key="all", skip=20, limit=5)))
+    page = page_of(rig, Query(key="all", skip=20, limit=5))
     assert dues(page.timers) == [due_ms for due_ms, _ in expected[20:25]]
     rig.advance(expected[30][0] - rig.clock.now_ms())
     assert dues(listed(rig, 1_000, key="all")) == [due_ms for due_ms, _ in expected[31:]]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+def test_a_key_of_many_timers_has_pages(rig: TimerRig, limit: int) -> None:
+    """The newest records with the key are no longer pending."""
+    due_ms = rig.clock.now_ms() + 60_000
+    for number in range(40):
+        rig.put(due_ms + number // 5, UNIQ_KEY=f"U{number}", KEYS="all")
+    newest = [rig.put(due_ms + 90_000, UNIQ_KEY=f"N{n}", KEYS="all") for n in range(30)]
+    rig.work()
+    rig.timers.decisions.cancel(np.concatenate([one.filled["phys_offset"] for one in newest]))
+    assert [one["unique_key"] for one in listed(rig, limit, key="all")] == [
+        f"U{n}" for n in range(40)
+    ]
+    page = page_of(rig, Query(key="all", from_ms=due_ms + 1, to_ms=due_ms + 3, skip=4, limit=5))
+    assert [one["unique_key"] for one in page.timers] == ["U9", "U10", "U11", "U12", "U13"]
+    assert page.skipped == 4
 
 
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 30 * 86_400_000])
