@@ -50,6 +50,11 @@ GROUPS: Final[tuple[tuple[str, dict[str, str | None]], ...]] = (
         },
     ),
     (
+        "Console, http://127.0.0.1:8088/ with consolePort = 8088, and the HTTP API below /api/v1. "
+        "Without certificates, this machine only reaches the port.",
+        {"consolePort": None},
+    ),
+    (
         "Prometheus: http://<this host>:5557/metrics",
         {"metricsExporterType": "PROM", "metricsPromExporterPort": "5557"},
     ),

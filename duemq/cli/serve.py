@@ -289,7 +289,7 @@ def _announce(ready: dict[str, Any], as_json: bool) -> None:
     if ready["metrics"]:
         text += f", metrics at port {ready['metrics']}"
     if ready["console"]:
-        text += f", HTTP API at port {ready['console']}"
+        text += f", console and HTTP API at port {ready['console']}"
     print(f"{text}, store {ready['store']} ({ready['seconds']} s)", flush=True)
 
 

@@ -368,7 +368,7 @@ class BrokerConfig:
     console_port: int = option(
         0,
         "consolePort",
-        "Port of the HTTP API (HTTPS with certificates), 8088 by convention; 0: none.",
+        "Port of console and HTTP API (HTTPS with certificates), 8088 by convention; 0: none.",
         minimum=0,
         maximum=65_535,
         own=True,

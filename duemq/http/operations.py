@@ -45,7 +45,15 @@ TEXT_MAX: Final = 200
 NO_ACCOUNTS: Final = "the broker has no accounts, and so no audit log"
 ENTRIES_MAX: Final = 100  # of a page of the audit log
 
+LIMIT_KEYS: Final = {
+    "rate_per_s": "migrationRate",
+    "lateness_ms": "migrationLatenessTargetMs",
+    "factor": "migrationLatenessFactor",
+}
+"""Configuration keys by the fields of `MigrationLimits`."""
+
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+Limit = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 
 class BrokerRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -96,6 +104,20 @@ class MigrationCommand(
     plan_id: Text = ""
     rules: dict[str, int] = {}
     dry_run: bool = False
+
+
+class MigrationLimits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Limits of migrations; a limit that is null stays as it is, 0: no limit.
+
+    Attributes:
+        rate_per_s: Messages per second.
+        lateness_ms: Lateness of deliveries at which migrations slow down.
+        factor: The same, as a multiple of the usual lateness.
+    """
+
+    rate_per_s: Limit | None = None
+    lateness_ms: Limit | None = None
+    factor: Limit | None = None
 
 
 def state_of(name: str, view: str, *, masters: bool) -> Callable[[Call], Awaitable[BrokerRows]]:
@@ -188,6 +210,20 @@ async def command_migration(call: Call) -> JsonObject:
             dry_run=command.dry_run,
         )
     return {**result}
+
+
+async def change_limits(call: Call) -> MigrationLimits:
+    """Change the limits of migrations at one broker, and return all of them."""
+    query: BrokerQuery = call.query or BrokerQuery()
+    limits = {key: getattr(call.body, name) for name, key in LIMIT_KEYS.items()}
+    changes = {key: limit for key, limit in limits.items() if limit is not None}
+    if not changes:
+        raise invalid("give rate_per_s, lateness_ms or factor")
+    address, admin = await _address(call, query.broker), call.session.admin
+    await admin.migration_status(address)  # a replica refuses it
+    await admin.update_broker_config(address, changes)
+    config = await admin.broker_config(address)
+    return MigrationLimits(**{name: int(config[key]) for name, key in LIMIT_KEYS.items()})
 
 
 async def start_audit(call: Call) -> AuditStart:
@@ -423,6 +459,16 @@ ENDPOINTS: Final = (
         body=MigrationCommand,
         result=JsonObject,
         problems=(409,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/migrations/limits",
+        handler=change_limits,
+        summary="Change the limits of migrations.",
+        tag="operations",
+        query=BrokerQuery,
+        body=MigrationLimits,
+        result=MigrationLimits,
     ),
     Endpoint(
         method="GET",

@@ -1,8 +1,10 @@
-"""Recurring schedules: create, list, show, pause, resume, trigger, delete."""
+"""Recurring schedules: create, list, show, pause, resume, trigger, backfill, delete."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Annotated, Final, cast
 
 import msgspec
@@ -14,8 +16,10 @@ from duemq.client.admin.schedules import (
     Definition,
     ScheduleExists,
     ScheduleView,
+    backfill_count,
 )
 from duemq.client.errors import Refused
+from duemq.client.message import milliseconds
 from duemq.http.broker_states import (
     UnknownPart,
     check_known,
@@ -26,7 +30,7 @@ from duemq.http.broker_states import (
     unknown_of,
     values_of,
 )
-from duemq.http.endpoints import Call, Endpoint, JsonObject
+from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession
 from duemq.net.view_names import SCHEDULES_LIST_VIEW
@@ -66,6 +70,18 @@ class RunsQuery(msgspec.Struct):
     """Number of next times to show."""
 
     runs: Annotated[int, Meta(ge=0, le=RUNS_MAX)] = 5
+
+
+class Backfill(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Past planned times from `since` to before `until`, whose messages are sent now.
+
+    Attributes:
+        dry_run: Whether to return the number of messages as `appended` without sending them.
+    """
+
+    since: Annotated[datetime, Meta(tz=True)]
+    until: Annotated[datetime, Meta(tz=True)]
+    dry_run: bool = False
 
 
 async def list_schedules(call: Call) -> PageOfSchedules:
@@ -120,6 +136,31 @@ async def create_schedule(call: Call) -> ChangedSchedule:
         raise Problem(409, "exists", title, error.remark, code=error.code) from error
 
 
+async def _changed(call: Call, change: Awaitable[ChangedSchedule]) -> ChangedSchedule:
+    """Return the result of a change; a broker that is away may have the schedule."""
+    try:
+        return await change
+    except Refused as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            check_known(await unasked(call.session), call.path["name"])
+        raise
+
+
+async def backfill_schedule(call: Call) -> ChangedSchedule:
+    """Send the messages of past times, or return their number."""
+    body: Backfill = call.body
+    name = call.path["name"]
+    if not body.dry_run:
+        change = call.session.admin.backfill_schedule(name, body.since, body.until)
+        return await _changed(call, change)
+    one = await existing_schedule(call.session, name, 0)
+    from_ms, until_ms = milliseconds(body.since), milliseconds(body.until)
+    if not 0 <= from_ms < until_ms <= one.now_ms:
+        raise invalid("a backfill needs a start and a later end, which is in the past")
+    count = await asyncio.to_thread(backfill_count, one.definition, from_ms, until_ms)
+    return ChangedSchedule(one.state, one.planned_ms, one.next_ms, one.revision, appended=count)
+
+
 def change_of(action: str) -> Callable[[Call], Awaitable[ChangedSchedule]]:
     """Return the handler of a change of an existing schedule."""
 
@@ -131,12 +172,7 @@ def change_of(action: str) -> Callable[[Call], Awaitable[ChangedSchedule]]:
             "trigger": admin.trigger_schedule,
             "delete": admin.delete_schedule,
         }
-        try:
-            return await actions[action](name)
-        except Refused as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                check_known(await unasked(call.session), name)
-            raise
+        return await _changed(call, actions[action](name))
 
     change.__name__ = f"{action}_schedule"
     return change
@@ -190,4 +226,14 @@ ENDPOINTS: Final = (
         )
         for method, path, action, summary in CHANGES
     ],
+    Endpoint(
+        method="POST",
+        path="/schedules/{name}/backfill",
+        has_slashes=True,
+        handler=backfill_schedule,
+        summary="Send the messages of past times, also of those that were delivered.",
+        tag="schedules",
+        body=Backfill,
+        result=ChangedSchedule,
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table
@@ -18,7 +19,7 @@ CHANGED, EVERY = "changed", "all"
 
 async def configuration(call: PageCall) -> PageContent:
     """Return the keys of one broker, and a link to those of the next one."""
-    shown = call.query.get("shown", CHANGED)
+    shown = EVERY if call.query.get("shown") == EVERY else CHANGED
     prefix = call.query.get("prefix", "").strip().lower()
 
     async def part(member: BrokerMember, cursor: str) -> tuple[list[list[Cell]], None]:
@@ -41,10 +42,11 @@ async def configuration(call: PageCall) -> PageContent:
         ],
     )
     columns = [Key(f"column.{name}") for name in COLUMNS]
-    following = f"/configuration?shown={EVERY if shown == EVERY else CHANGED}&cursor={page.cursor}"
-    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    parameters = {"prefix": prefix, "shown": shown, "cursor": page.cursor}
+    following = f"/configuration?{urlencode(parameters)}" if page.cursor else ""
+    empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.configuration")
-    table = Table(title, columns, rows, empty, following if page.cursor else "")
+    table = Table(title, columns, rows, empty, following)
     return PageContent(title, [form, *unknown_parts(page.unknown), table])
 
 

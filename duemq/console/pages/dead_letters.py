@@ -43,8 +43,8 @@ async def dead_letters(call: PageCall) -> PageContent:
     rows = [_group_row(group_of(name, parts[name], is_known=not unknown)) for name in page]
     columns = [Key(f"column.{name}") for name in ("group", "dead_letters", "last_dead_letter")]
     following = f"/dead-letters?{urlencode({'after': page[-1]})}" if len(page) < len(names) else ""
-    title = Key("nav.dead_letters")
-    table = Table(title, columns, rows, Key("table.empty"), following)
+    title, empty = Key("nav.dead_letters"), Key("value.unknown" if unknown else "table.empty")
+    table = Table(title, columns, rows, empty, following)
     return PageContent(title, [*unknown, table])
 
 
@@ -62,7 +62,7 @@ async def letters_of_group(call: PageCall) -> PageContent:
     parameters = search_parameters(search) | {"cursor": page.cursor}
     following = f"{path}?{urlencode(parameters)}" if page.cursor else ""
     columns = [Key(f"column.{name}") for name in LETTERS]
-    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    empty = Key("value.unknown" if page.unknown else "table.empty")
     is_operator = call.login.role >= LoginRole.OPERATOR
     rows = [_letter_row(letter, is_operator=is_operator) for letter in letters]
     title = Key("nav.dead_letters")

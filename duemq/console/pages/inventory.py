@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.admin.groups import GroupProgress, GroupState, combined_group
+from duemq.client.admin.groups import ConsumerMember, GroupProgress, GroupState, combined_group
 from duemq.client.admin.topics import TopicSettings
 from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
@@ -23,6 +23,16 @@ from duemq.http.schedules import SchedulesQuery
 from duemq.net.view_names import SCHEDULES_LIST_VIEW
 
 PAGE_SIZE: Final = 100
+MEMBERS: Final = ("client", "address", "language", "version")
+QUEUES: Final = (
+    "topic",
+    "broker",
+    "queue",
+    "offset",
+    "max_offset",
+    "group_lag",
+    "last_consumed",
+)
 
 
 async def topics(call: PageCall) -> PageContent:
@@ -65,7 +75,7 @@ async def groups(call: PageCall) -> PageContent:
 
 
 async def group(call: PageCall) -> PageContent:
-    """Return a consumer group with its lag by queue; figures with an unknown part are unknown."""
+    """Return a group with members and lag by queue; figures with an unknown part are unknown."""
     name = call.path["name"]
     states = await states_of_group(call.session, name)
     parts: list[GroupState] = _parts(states)
@@ -78,12 +88,25 @@ async def group(call: PageCall) -> PageContent:
         Tile(Key(f"column.{label}"), Cell(None if unknown else figure, "number"))
         for label, figure in figures.items()
     ]
-    names = ("topic", "broker", "queue", "offset", "max_offset", "group_lag", "last_consumed")
-    columns = [Key(f"column.{label}") for label in names]
-    rows = [_queue_row(queue) for queue in state.queues]
     empty = Key("value.unknown" if unknown else "table.empty")
-    table = Table(Key("group.queues"), columns, rows, empty)
-    return PageContent(Key("column.group"), [*unknown, Tiles(tiles), table], name)
+    tables = [
+        _part_of_group(call, "members", MEMBERS, list(map(_member_row, state.members)), empty),
+        _part_of_group(call, "queues", QUEUES, list(map(_queue_row, state.queues)), empty),
+    ]
+    return PageContent(Key("column.group"), [*unknown, Tiles(tiles), *tables], name)
+
+
+def _part_of_group(
+    call: PageCall, part: str, names: Iterable[str], rows: Sequence[list[Cell]], empty: Key
+) -> Table:
+    """Return one page of the members or queues of a group."""
+    first = call.number(part, 0)
+    page, following = rows[first : first + PAGE_SIZE], ""
+    if first + PAGE_SIZE < len(rows):
+        path = f"/groups/{quote(call.path['name'], safe='')}"
+        following = f"{path}?{urlencode({part: first + PAGE_SIZE})}"
+    columns = [Key(f"column.{name}") for name in names]
+    return Table(Key(f"group.{part}"), columns, page, empty, following)
 
 
 async def schedules(call: PageCall) -> PageContent:
@@ -143,6 +166,11 @@ def _page(
     empty = Key("value.unknown" if unknown else "table.empty")
     table = Table(title, [Key(f"column.{column}") for column in columns], rows, empty, link)
     return PageContent(title, [*unknown, table])
+
+
+def _member_row(one: ConsumerMember) -> list[Cell]:
+    version = Cell(one.version, "text")
+    return [Cell(one.client_id), Cell(one.address, "code"), Cell(one.language), version]
 
 
 def _queue_row(one: GroupProgress) -> list[Cell]:

@@ -15,15 +15,12 @@ from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.broker_states import of_members, value_of
 from duemq.http.endpoints import JsonObject, invalid
+from duemq.http.operations import LIMIT_KEYS
 from duemq.http.problems import Problem
 
 COMMANDS: Final = ("plan", "start", "pause", "resume", "rollback", "verify")
 THROTTLE: Final = "throttle"
-LIMITS: Final = {
-    "rate": "migrationRate",
-    "lateness": "migrationLatenessTargetMs",
-    "factor": "migrationLatenessFactor",
-}
+LIMITS: Final = dict(zip(("rate", "lateness", "factor"), LIMIT_KEYS.values(), strict=True))
 """Configuration keys by the name of the form's field."""
 LEVELS: Final = (
     "broker",

@@ -31,7 +31,7 @@ async def operators(call: PageCall) -> PageContent:
     rows: list[list[Cell]] = page.state.value or []
     columns = [Key(f"column.{name}") for name in COLUMNS]
     following = f"/operators?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
-    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.operators")
     table = Table(title, columns, rows, empty, following)
     return PageContent(title, [*unknown_parts(page.unknown), table])

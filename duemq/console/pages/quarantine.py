@@ -48,7 +48,7 @@ async def quarantine(call: PageCall) -> PageContent:
     columns = [Key(f"column.{name}") for name in COLUMNS]
     parameters = search_parameters(search) | {"cursor": page.cursor}
     following = f"/quarantine?{urlencode(parameters)}" if page.cursor else ""
-    empty = Key("table.empty" if page.state.value is not None else "value.unknown")
+    empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.quarantine")
     table = Table(title, columns, rows, empty, following)
     forms = resend_forms(call, search, has_hits=bool(rows or following))

@@ -30,8 +30,10 @@ REASONS: Final = ("groupFailure", "refusal", "failure")
 async def replicas(call: PageCall) -> PageContent:
     """Return every member of every broker group."""
     states = await views(call.session, await call.session.members(), REPLICATION_VIEW)
+    is_known = all(state.error is None for state in states)
+    empty = Key("table.empty" if is_known else "value.unknown")
     blocks = [
-        _table("nav.replicas", MEMBERS, [_member_row(state) for state in states]),
+        _table("nav.replicas", MEMBERS, [_member_row(state) for state in states], empty),
         _table(
             "replicas.connections",
             CONNECTIONS,
@@ -40,13 +42,14 @@ async def replicas(call: PageCall) -> PageContent:
                 for state in states
                 for connection in (state.value or {}).get("replicas") or ()
             ],
+            empty,
         ),
     ]
     return PageContent(Key("nav.replicas"), blocks, live=True)
 
 
-def _table(title: str, columns: tuple[str, ...], rows: list[list[Cell]]) -> Table:
-    return Table(Key(title), [Key(f"column.{name}") for name in columns], rows)
+def _table(title: str, columns: tuple[str, ...], rows: list[list[Cell]], empty: Key) -> Table:
+    return Table(Key(title), [Key(f"column.{name}") for name in columns], rows, empty)
 
 
 def _member_row(state: BrokerState) -> list[Cell]:

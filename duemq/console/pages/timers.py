@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -13,11 +14,12 @@ from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.http.broker_states import page_of_brokers
 from duemq.http.endpoints import JsonObject
-from duemq.http.pending import LIST_VIEWS, PAGE_MAX, PendingQuery, described
+from duemq.http.pending import LIST_VIEWS, PendingQuery, described
 from duemq.net.decisions import ACTIONS, TIME_MS_MAX
 from duemq_common.charts import MS_MAX
 
 PAGE_SIZE: Final = 100
+SEARCH_S: Final = 0.3  # time of one page for a search with few hits
 COLUMNS: Final = ("due", "topic", "id", "keys", "tag", "body", "broker")
 
 Part = tuple[list[list[Cell]], list[str]]
@@ -36,22 +38,30 @@ async def timers(call: PageCall) -> PageContent:
         "limit": query.limit,
     }
 
-    async def part(member: BrokerMember, cursor: str) -> tuple[Part, str | None]:
-        admin = call.session.admin
-        result: JsonObject = await admin.view(member.address, view, **fields, cursor=cursor)
-        rows = [_row(described(timer), member.name) for timer in result[name]]
-        return (rows, list(result["damage"])), result["cursor"]
+    async def part(member: BrokerMember, cursor: str | None) -> tuple[Part, str | None]:
+        """Return the next hits; the broker examines a bounded number of timers at a time."""
+        admin, clock = call.session.admin, asyncio.get_running_loop().time
+        end_s, damage = clock() + SEARCH_S, list[str]()
+        while True:
+            result: JsonObject = await admin.view(member.address, view, **fields, cursor=cursor)
+            damage += result["damage"]
+            rows = [_row(described(timer), member.name) for timer in result[name]]
+            cursor = result["cursor"]
+            if rows or cursor is None or clock() >= end_s:
+                return (rows, damage), cursor
 
     page = await page_of_brokers(call.session, query.cursor, part)
     rows, damage = page.state.value or ([], [])
     blocks: list[object] = [_form(query), *unknown_parts(page.unknown)]
     blocks += [Notice(Key("timers.damage"), text, "bad") for text in damage]
-    following, empty = "", Key("table.empty" if page.state.value else "value.unknown")
+    following, empty = "", Key("value.unknown" if page.unknown else "table.empty")
     if page.cursor:
         following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"
         empty = Key("timers.continued")
     columns = [Key(f"column.{name}") for name in COLUMNS]
     blocks.append(Table(Key("timers.results"), columns, rows, empty, following))
+    if query.key:
+        blocks.append(Form(Key("timers.any_state"), message_link(query.key), []))
     if (rows or following) and call.login.role >= LoginRole.OPERATOR:
         blocks.append(_bulk_form(query))
     return PageContent(Key("nav.timers"), blocks)
@@ -77,7 +87,7 @@ def _query(call: PageCall) -> PendingQuery:
         PendingQuery,
         from_ms=call.time_ms("from", 0),
         until_ms=call.time_ms("until", TIME_MS_MAX),
-        limit=PAGE_MAX if fields["key"] else PAGE_SIZE,  # a list by key has no next page
+        limit=PAGE_SIZE,
         **fields,
     ).query
     return query

@@ -42,14 +42,14 @@ class Cluster:
 
 @asynccontextmanager
 async def clustered(
-    root: Path, *, options: ConsoleOptions | None = None, **keys: str
+    root: Path, *, options: ConsoleOptions | None = None, second_name: str = "second", **keys: str
 ) -> AsyncIterator[Cluster]:
     """Run two brokers and the console that finds them through the name server."""
     async with Broker(small(root / "a", brokerName="first", **NAMESRV, **keys)) as first:
         more = {"namesrvAddr": first.namesrv_address}
         second_running = AsyncExitStack()
         second = await second_running.enter_async_context(
-            Broker(small(root / "b", brokerName="second", **more, **keys))
+            Broker(small(root / "b", brokerName=second_name, **more, **keys))
         )
         await registered(second)
 

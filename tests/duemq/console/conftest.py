@@ -35,7 +35,7 @@ async def filled(broker: Broker) -> None:
         )
         await producer.send(message)
         await producer.send(Message("orders", b"now", delay=timedelta(milliseconds=10)))
-        await producer.send(Message("orders", b"level", level=10))
+        await producer.send(Message("orders", b"level", level=10, keys=["level-key"]))
         await producer.send(Message("orders", b"stored"))
     async with Admin(broker=address) as admin:
         await admin.create_group("readers")

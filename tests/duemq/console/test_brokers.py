@@ -99,6 +99,22 @@ def test_the_part_of_a_stopped_broker_is_unknown_on_every_page(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_a_list_without_a_part_is_not_empty(tmp_path: Path) -> None:
+    """The broker that is away is before the other one in each list."""
+
+    async def main() -> None:
+        async with clustered(tmp_path, second_name="absent") as cluster:
+            for path in LISTS:
+                assert UNKNOWN not in await cluster.page(path), path
+            await cluster.stop_second()
+            for path in LISTS:
+                page = await cluster.page(path)
+                assert "absent" in page, path
+                assert "There are none." not in page, path
+
+    asyncio.run(main())
+
+
 def test_a_broker_of_another_version_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import subprocess
@@ -49,6 +50,20 @@ def test_every_list_is_served_for_a_cluster(tmp_path: Path) -> None:
             await prepare(cluster)
             for path in LISTS:
                 assert UNKNOWN not in await cluster.page(path), path
+
+    asyncio.run(main())
+
+
+def test_the_next_broker_is_shown_with_the_same_search(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clustered(tmp_path) as cluster:
+            page = await cluster.page("/configuration?shown=all&prefix=BrokerN")
+            assert "<code>brokerName</code>" in page
+            [link] = re.findall(r'rel="next" href="/console([^"]+)"', page)
+            following = await cluster.page(html.unescape(link))
+            assert "<code>second</code>" in following
+            assert re.findall(r"<td><code>(\w+)</code></td>", following)[0] == "brokerName"
+            assert "listenPort" not in following
 
     asyncio.run(main())
 

@@ -29,6 +29,7 @@ from tests.duemq.console.rig import (
 from tests.support.accounts import ROOT
 from tests.support.running_broker import TIMEOUT_S
 from tests.support.wait_until import until
+from timer_store.pending import walk
 
 LINK = re.compile(r'href="/console(/messages/[^"]+)">')
 NEXT = re.compile(r'rel="next" href="/console([^"]+)"')
@@ -85,6 +86,15 @@ def test_timers_are_searched_by_key_topic_and_due_time(shared_console: Served) -
             assert client.get(f"/timers?{query}").status_code == 400, query
 
 
+def test_a_search_by_key_leads_to_messages_in_any_state(shared_console: Served) -> None:
+    """Level messages and delivered ones are not in the list of timers."""
+    with shared_console.client() as client:
+        text = client.get("/timers", params={"key": "level-key"}).text
+        assert not LINK.findall(text)
+        [path] = re.findall(r'method="get" action="/console(/messages/[^"]+)"', text)
+        assert "level-key" in client.get(html.unescape(path)).text
+
+
 def test_a_long_list_of_timers_has_pages(
     shared_console: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +111,30 @@ def test_a_long_list_of_timers_has_pages(
             path = html.unescape(following.group(1))
             assert "topic=orders" in path
     assert len(links) == len(set(links)) == 31
+
+
+async def with_a_rare_topic(broker: Broker) -> None:
+    """Send timers of one topic, and after all of them one of another topic."""
+    async with Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer:
+        for number in range(1, 40):
+            topic = "rare" if number == 39 else "frequent"
+            await producer.send(Message(topic, b"b", delay=timedelta(minutes=10 * number)))
+
+
+def test_a_page_of_a_rare_topic_continues_to_its_hits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "PAGE_UNITS", 4)
+    monkeypatch.setattr(walk, "TOGETHER_UNITS", 2)
+    monkeypatch.setattr(timers, "SEARCH_S", TIMEOUT_S)
+    with served(tmp_path, with_a_rare_topic) as running, running.client() as client:
+        page = client.get("/timers?topic=rare").text
+        assert len(LINK.findall(page)) == 1
+        monkeypatch.setattr(timers, "SEARCH_S", 0.0)
+        page = client.get("/timers?topic=rare").text
+        assert not LINK.findall(page)
+        assert "None on this page; the search continues." in page
+        assert NEXT.search(page) is not None
 
 
 def test_unknown_timers_are_not_an_empty_list(tmp_path: Path) -> None:

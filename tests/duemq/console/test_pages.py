@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import html
 import json
@@ -15,10 +16,14 @@ import pytest
 
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
+from duemq.client import Admin, Message, Producer, PullConsumer
+from duemq.client.admin.topics import TopicSettings
 from duemq.console import catalogue
 from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, LoginRole, Logins
 from duemq.console.pages import inventory
 from duemq.console.rendering import HERE
+from duemq.net.view_names import LEVELS_VIEW
+from duemq_common.codes import RequestCode
 from tests.duemq.console.rig import (
     ACCOUNT_KEYS,
     OPERATOR,
@@ -28,7 +33,9 @@ from tests.duemq.console.rig import (
     served,
     with_accounts,
 )
+from tests.duemq.http.rig import api
 from tests.support.accounts import ROOT
+from tests.support.running_broker import TIMEOUT_S, connected
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.I)
@@ -84,6 +91,61 @@ def test_a_state_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
     assert "unknown" in pending
     assert '<span class="state bad">off</span>' in text
     assert "Not known from:" in text
+
+
+async def with_levels(broker: Broker) -> None:
+    """Send a level message that is due in two hours, and one whose topic is deleted."""
+    address = f"127.0.0.1:{broker.port}"
+    async with (
+        Producer(broker=address, timeout_s=TIMEOUT_S) as producer,
+        Admin(broker=address) as admin,
+    ):
+        await producer.send(Message("kept", b"b", level=2))
+        await producer.send(Message("gone", b"b", level=1))
+        await admin.delete_topic("gone")
+        quarantined = 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while not quarantined:
+                view = await admin.view(broker.address, LEVELS_VIEW)
+                quarantined = sum(view["levels"][0]["quarantined"].values())
+
+
+def test_the_overview_has_level_messages(tmp_path: Path) -> None:
+    keys = {"messageDelayLevel": "1s 2h"}
+    with served(tmp_path, with_levels, **keys) as running, running.client() as client:
+        text = client.get("/?span=6h&capacity=1").text
+    assert "Fullest bar: 1 of 300 messages" in text
+    assert re.search(r"<dt>Next due \(UTC\)</dt><dd>20\d\d-", text)
+    assert re.search(r"<dt>Quarantined since the start</dt><dd>1\s*</dd>", text)
+
+
+def test_members_and_queues_of_a_group_have_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "PAGE_SIZE", 2)
+    groups = [{"groupName": "readers", "subscriptionDataSet": []}]
+    heartbeat = json.dumps({"clientID": "reader-<1>", "consumerDataSet": groups}).encode()
+
+    async def main() -> None:
+        async with (
+            api(tmp_path) as (broker, http),
+            connected(broker.address) as remote,
+            Admin(broker=broker.address) as admin,
+            PullConsumer(group="readers", client=admin.client) as consumer,
+        ):
+            await admin.create_topic("orders", TopicSettings(read_queues=3, write_queues=3))
+            assert (await remote.call(RequestCode.HEART_BEAT, body=heartbeat)).code == 0
+            for queue in await consumer.queues("orders"):
+                await consumer.commit(queue, 0)
+            page = (await http.get("/console/groups/readers")).text
+            assert "reader-&lt;1&gt;" in page
+            assert page.count("<td>orders</td>") == 2
+            [link] = re.findall(r'rel="next" href="([^"]+)"', page)
+            following = (await http.get(html.unescape(link))).text
+            assert following.count("<td>orders</td>") == 1
+            assert 'rel="next"' not in following
+
+    asyncio.run(main())
 
 
 def test_topics_groups_and_schedules_are_listed_in_pages(

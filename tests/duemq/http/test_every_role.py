@@ -55,6 +55,7 @@ SCHEDULE: Final = {
     "body": "Yg==",
 }
 DECISIONS: Final = ("cancel", "move", "fire")
+SINCE, UNTIL = "2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z"
 CHANGES: Final = ("pause", "resume", "trigger", "delete")
 
 
@@ -144,6 +145,13 @@ ROWS: Final = (
         )
         for change in CHANGES
     ),
+    Row(
+        "POST /schedules/{name}/backfill",
+        OPERATORS,
+        {"since": SINCE, "until": UNTIL},
+        path="/schedules/pause-ROLE/backfill",
+        is_change=True,
+    ),
     Row("GET /topics", READERS),
     Row("POST /topics", ADMINS, {"name": "topic-ROLE"}, is_change=True),
     Row("GET /topics/{name}", READERS | {ORDERS}, path="/topics/orders"),
@@ -166,6 +174,7 @@ ROWS: Final = (
     Row("POST /audits", ADMINS),
     Row("GET /migrations", ADMINS),
     Row("POST /migrations", ADMINS, {"action": "plan", "levels": [3], "dry_run": True}),
+    Row("POST /migrations/limits", ADMINS, {"rate_per_s": 500}),
     Row("DELETE /tokens", EVERY),
 )
 

@@ -49,6 +49,16 @@ def test_schedules(tmp_path: Path) -> None:
             assert (await json_of(client, "POST", "/schedules/daily/pause"))["state"] == "paused"
             assert (await json_of(client, "POST", "/schedules/daily/resume"))["state"] == "active"
             assert (await json_of(client, "POST", "/schedules/daily/trigger"))["appended"] == 1
+            path = "/schedules/daily/backfill"
+            past = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-04T00:00:00Z"}
+            counted = await json_of(client, "POST", path, json={**past, "dry_run": True})
+            assert counted["appended"] == 3
+            assert (await json_of(client, "POST", path, json=past))["appended"] == 3
+            for until in ("2999-01-01T00:00:00Z", past["since"]):
+                wrong = {**past, "until": until, "dry_run": True}
+                assert (await client.post(f"/api/v1{path}", json=wrong)).status_code == 400
+            absent = await client.post("/api/v1/schedules/absent/backfill", json=past)
+            assert absent.status_code == 404
             await json_of(client, "DELETE", "/schedules/daily")
             assert (await client.get("/api/v1/schedules/daily")).status_code == 404
 
@@ -167,3 +177,12 @@ def test_migrations(shared_api: httpx.Client) -> None:
     assert refused.status_code == 409, refused.text
     absent = shared_api.get("/api/v1/migrations?broker=absent")
     assert absent.status_code == 404
+
+
+def test_the_limits_of_migrations_are_changed(shared_api: httpx.Client) -> None:
+    path = "/api/v1/migrations/limits"
+    former = shared_api.post(path, json={"factor": 3}).json()
+    changed = shared_api.post(path, json={"rate_per_s": 500, "lateness_ms": 0}).json()
+    assert changed == former | {"rate_per_s": 500, "lateness_ms": 0}
+    assert shared_api.post(path, json={}).status_code == 400
+    assert shared_api.post(path, json={"rate_per_s": -1}).status_code == 400
