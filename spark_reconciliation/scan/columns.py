@@ -243,7 +243,7 @@ class _Chunk:
             ((kinds == kernels.KIND_QUARANTINE) & named, Role.QUARANTINE),
             (named, Role.DELIVERY),
             # the timeline in RocksDB of Apache 5.4 removes REAL_TOPIC from what it delivers
-            (waited | is_timed, Role.CANDIDATE),
+            ((waited | is_timed) & ~self.are_copies, Role.CANDIDATE),
         )
         roles = np.select([holds for holds, _ in cases], [role for _, role in cases], Role.NONE)
         kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
@@ -260,13 +260,30 @@ class _Chunk:
         return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
 
     @cached_property
-    def topic_hashes(self) -> Words:
-        own_hashes = self._scan.topics.hashes[self.rows["topic_index"]]
-        if not self.redirected.any():
-            return np.asarray(own_hashes)
+    def real_hashes(self) -> Words:
+        """Hash of REAL_TOPIC of each record; 0 without it."""
         real = np.empty(self.rows.size, np.uint64)
         kernels.hashes(self._scan.data, self._starts, self._properties.spans("REAL_TOPIC"), real)
-        return np.where(self.redirected, real, own_hashes)
+        return real
+
+    @cached_property
+    def own_hashes(self) -> Words:
+        """Hash of the topic of each record."""
+        return np.asarray(self._scan.topics.hashes[self.rows["topic_index"]])
+
+    @cached_property
+    def are_copies(self) -> Mask:
+        """Which records are half messages, retries or dead letters of messages of other topics."""
+        are_copies = self._scan.topics.have_copies[self.rows["topic_index"]]
+        if are_copies.any():
+            are_copies &= (self.real_hashes != 0) & (self.real_hashes != self.own_hashes)
+        return np.asarray(are_copies)
+
+    @cached_property
+    def topic_hashes(self) -> Words:
+        if not self.redirected.any():
+            return self.own_hashes
+        return np.where(self.redirected, self.real_hashes, self.own_hashes)
 
     @cached_property
     def unit_times(self) -> Numbers:
@@ -301,9 +318,8 @@ class _Chunk:
 
     def _identity(self) -> pa.Array:
         data, starts = self._scan.data, self._starts
-        own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
+        own, topics = np.empty(self.rows.size, np.uint64), self.real_hashes
         kernels.hashes(data, starts, self._properties.spans("UNIQ_KEY"), own)
-        kernels.hashes(data, starts, self._properties.spans("REAL_TOPIC"), topics)
         body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
         value = np.where(own == 0, mix(own, body), own)
         delivered = topics == 0  # by the timeline in RocksDB: without REAL_TOPIC and REAL_QID

@@ -12,9 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duemq_common.topics import (
+    CHECK_MAX_TIME_TOPIC,
+    DECISION_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    QUARANTINE_TOPIC,
+    RETRY_PREFIX,
+    ROCKSDB_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from message_store.queues.topic_table import TopicTable
-from spark_reconciliation.arrays import Words
+from spark_reconciliation.arrays import Mask, Words
 from spark_reconciliation.kernels import columns as kernels
 from spark_reconciliation.scan.hashes import hash_text
 
@@ -25,6 +35,8 @@ KINDS: Final = {
     QUARANTINE_TOPIC: kernels.KIND_QUARANTINE,
 }
 """Topics with other records than deliveries."""
+HALVES: Final = (HALF_TOPIC, ROCKSDB_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
+COPY_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 class ScannedTopics(TopicTable):
@@ -35,6 +47,7 @@ class ScannedTopics(TopicTable):
         self._kinds = np.empty(0, np.int8)
         self._hashes = np.empty(0, np.uint64)
         self._texts = pa.array([], pa.string())
+        self._have_copies = np.empty(0, np.bool_)
 
     @property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -62,3 +75,15 @@ class ScannedTopics(TopicTable):
             names = pa.array([self.name(index) for index in new], pa.string())
             self._texts = pa.concat_arrays([self._texts, names])
         return self._texts
+
+    @property
+    def have_copies(self) -> Mask:
+        """(n,) whether each topic has copies of messages of other topics: half messages, retries
+        and dead letters, which keep the properties of the message.
+        """
+        new = range(self._have_copies.size, len(self))
+        if new:
+            names = [self.name(index) for index in new]
+            flags = [name in HALVES or name.startswith(COPY_PREFIXES) for name in names]
+            self._have_copies = np.concatenate([self._have_copies, np.array(flags, np.bool_)])
+        return self._have_copies

@@ -154,7 +154,8 @@ class TableRows:
     ) -> pa.RecordBatch:
         promised = self._promises.find(origins)
         out_ms, stored_ms = numbers(batch, "out_ms"), numbers(batch, "store_ms")
-        is_timer, is_level = out_ms != NONE, numbers(batch, "level") > 0
+        is_level = numbers(batch, "level") > 0
+        is_timer = (out_ms != NONE) & ~is_level  # a timer that was sent back has a level
         # a delay in the properties counts from the first record, so the slot bounds the time
         slot_end_ms = out_ms + self._precision_ms
         own_ms = np.where((due_ms > out_ms) & (due_ms <= slot_end_ms), due_ms, slot_end_ms)
@@ -163,7 +164,7 @@ class TableRows:
         late_ms = np.where(due_ms != NONE, stored_ms - due_ms, NONE)
         columns = {
             "message_id": batch.column("unique_id"),
-            "kind": _kinds(is_level & ~is_timer, is_level | is_timer),
+            "kind": _kinds(is_level, is_level | is_timer),
             "due_ms": _nullable(due_ms),
             "delivered_ms": batch.column("store_ms"),
             "late_ms": _nullable(late_ms),

@@ -56,7 +56,8 @@ class PendingMessage:
         named = {"UNIQ_KEY": f"id{self.number}", "KEYS": f"k{self.number}", "REAL_QID": "2"}
         named |= {"REAL_TOPIC": self.topic}
         if self.level:
-            return named | {"DELAY": str(self.level)}
+            sent_back = {"TIMER_OUT_MS": "5000"} if self.number % 3 else {}  # a timer before
+            return named | {"DELAY": str(self.level)} | sent_back
         out_ms = (self.due_ms - 1) // 1_000 * 1_000
         return named | {"TIMER_OUT_MS": str(out_ms), "TIMER_DELIVER_MS": str(self.due_ms)}
 
@@ -106,7 +107,11 @@ class RandomLog:
         self.accept(message, TIMER_TOPIC, 0)
 
     def plain(self, number: int) -> None:
-        self.record("Plain", {"UNIQ_KEY": "plain"})
+        """Append a message, or one with the properties of a message that waits or was delivered."""
+        topics = ("Plain", "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g_T1", "%DLQ%g")
+        own = {"DELAY": "2"} if number % 4 == 1 else {"TIMER_OUT_MS": str(self.now_ms)}
+        own |= {"REAL_TOPIC": "T1", "REAL_QID": "2"}
+        self.record(topics[number % 4], {"UNIQ_KEY": "plain"} | (own if number % 4 else {}))
 
     def pop(self, number: int) -> None:
         facts = {"t": "T", "c": "g", "q": 1, "so": 7, "pt": self.now_ms, "it": 60_000, "n": 2}

@@ -24,7 +24,7 @@ from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, Role
 from spark_reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
 from tests.support.encoded_records import encode_record
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
-from tests.support.written_logs import HOST, START_MS, LogWriter
+from tests.support.written_logs import HOST, START_MS, LogWriter, record_at
 from timer_store.enqueue.due_time import due_ms_of, number_of
 
 ALL = [name for name, _ in MESSAGES]
@@ -142,9 +142,20 @@ def role_of(record: Record, level: int) -> int:
     if named:
         others = {DECISION_TOPIC: Role.DECISION, QUARANTINE_TOPIC: Role.QUARANTINE}
         return others.get(record.topic, Role.DELIVERY)
-    waited = level > 0 and had.get("REAL_TOPIC")
+    real = had.get("REAL_TOPIC")
+    if real and real != record.topic and has_copies(record.topic):
+        return Role.NONE
     is_timed = number_of(had.get("TIMER_OUT_MS")) is not None
-    return Role.CANDIDATE if waited or is_timed else Role.NONE
+    return Role.CANDIDATE if (level > 0 and real) or is_timed else Role.NONE
+
+
+def has_copies(topic: str) -> bool:
+    """Return whether a topic has half messages, retries or dead letters."""
+    return topic.startswith(("%RETRY%", "%DLQ%")) or topic in (
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    )
 
 
 def head_of(record: Record) -> int:
@@ -283,6 +294,38 @@ def test_rare_records_are_found_by_their_property_names(
     named = table_of(folder.parent, roles=rare | {Role.TOPIC}, topics=True).to_pylist()
     met = {row["topic_hash"] for row in whole if row["role"] in PENDING_ROLES} - {None}
     assert met <= {row["topic_hash"] for row in named if row["role"] == Role.TOPIC}
+
+
+TIMED = {"TIMER_OUT_MS": "5", "REAL_TOPIC": "T", "REAL_QID": "0"}
+LEVEL = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "role"),
+    [
+        ("T", TIMED, Role.CANDIDATE),
+        ("T", LEVEL, Role.CANDIDATE),
+        ("U", TIMED, Role.CANDIDATE),
+        ("%RETRY%g_T", TIMED, Role.NONE),
+        ("%RETRY%g", {"DELAY": "3", "REAL_TOPIC": "%RETRY%g"}, Role.CANDIDATE),
+        ("%RETRY%g", {"TIMER_OUT_MS": "5"}, Role.CANDIDATE),
+        ("%DLQ%g", TIMED, Role.NONE),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", LEVEL, Role.NONE),
+        ("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", LEVEL, Role.NONE),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", LEVEL, Role.NONE),
+    ],
+)
+def test_half_messages_retries_and_dead_letters_are_no_deliveries(
+    tmp_path: Path, topic: str, properties: dict[str, str], role: int
+) -> None:
+    log = LogWriter(tmp_path)
+    log.data += record_at(0, b"body", topic=topic, **properties)
+    root = log.write()
+    [row] = table_of(root).to_pylist()
+    record = decode_record(memoryview(bytes(log.data)), 0)
+    assert (row["role"], role_of(record, level_of(record.properties))) == (role, role)
+    rare = table_of(root, roles=frozenset(range(RARE, Role.CANDIDATE + 1)))
+    assert rare.num_rows == (role == Role.CANDIDATE)
 
 
 def test_only_requested_columns_are_made(tmp_path: Path) -> None:
