@@ -11,7 +11,8 @@ writes them. `read_queue_coverage` returns the log offset up to which a store's 
                          some seconds before the newest message that its queues had
 
 A deleted topic has no queues, and a rebuilt queue is numbered from 0 again, so earlier deliveries
-of these need not be reachable.
+of these need not be reachable. DueMQ notes deletions in config/deletedTopics.json: a topic of the
+same name may exist again, without units.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from spark_reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
 from spark_reconciliation.scan.store_state import BAD_INPUT, QueueCoverage, read_json
 
 TOPICS_FILE: Final = "config/topics.json"
+DELETIONS_FILE: Final = "config/deletedTopics.json"
 CHECKPOINT_FILE: Final = "checkpoint"
 
 
@@ -88,6 +90,7 @@ class DeliveryUnits:
             return reachable
         if self._is_excused(topic):
             return np.ones_like(reachable)
+        reachable |= places[0] < self._deletions.get(topic, 0)
         first = units.first_unit(queue_id)
         if first is not None:  # rebuilt: its first unit points after the record
             reachable |= (numbers >= first[0]) & (places[0] < first[1])
@@ -105,6 +108,15 @@ class DeliveryUnits:
             return frozenset(table) if table else None
         except BAD_INPUT:
             return None
+
+    @cached_property
+    def _deletions(self) -> dict[str, int]:
+        """Log offsets of the deletions of topics; see `message_store.queues.deleted_topics`."""
+        try:
+            table = read_json(self._root, DELETIONS_FILE).get("deletedTopics") or {}
+            return {str(name): int(offset) for name, offset in table.items()}
+        except BAD_INPUT:
+            return {}
 
     @cached_property
     def _in_batches(self) -> frozenset[str]:

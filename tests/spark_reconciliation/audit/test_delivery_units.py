@@ -27,6 +27,7 @@ from tests.support.golden_stores import (
 from tests.support.read_tables import read_rows
 from tests.support.stores import open_store, put_one
 from tests.support.timer_rig import TimerRig
+from tests.support.topic_removal import remove_topic
 
 pytestmark = pytest.mark.finding("C2")
 COUNT = 30
@@ -119,6 +120,17 @@ def test_a_queue_that_was_rebuilt(store: Path) -> None:
     rig.open()
     rig.close()
     assert unreachable(store) == {}, "a start has written the units again"
+
+
+def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
+    """It has no unit yet, as if its queues had been lost."""
+    rig = filled(tmp_path)
+    remove_topic(rig.store, "T")
+    rig.close()
+    topics(tmp_path, "T", "U")
+    assert unreachable(tmp_path) == {}
+    (tmp_path / "config/deletedTopics.json").write_text('{"deletedTopics": {"U": 1}}')
+    assert unreachable(tmp_path) == {"T": COUNT // 2}
 
 
 def test_queues_in_batches_are_unchanged(store: Path) -> None:
