@@ -77,8 +77,8 @@ def audit_with_state(
         current_phases().begin(PLANNING)
         try:
             former = read_state(folder)
-            last = 0 if former.last is None else former.last.offset
-            planned = plan_store(0, store, record=last)
+            records = () if former.last is None else (former.last.offset,)
+            planned = plan_store(0, store, records=records)
             check_state(former, planned, config, folder)
             return _audit(session, planned, config, folder, former)
         except FullAuditNeeded as error:

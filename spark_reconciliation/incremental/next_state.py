@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,9 +13,8 @@ from spark_reconciliation.arrays import Numbers
 from spark_reconciliation.audit.file_checks import plan_pieces
 from spark_reconciliation.engine import F
 from spark_reconciliation.scan.planned_store import Planned
-from spark_reconciliation.scan.planning import PARTITION_BYTES, log_segments
+from spark_reconciliation.scan.planning import PARTITION_BYTES
 from spark_reconciliation.scan.record_mark import RecordMark, read_mark
-from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import RARE, Role
 from spark_reconciliation.scan.store_part import KnownQueue, QueueKey
 
@@ -113,15 +112,7 @@ def last_mark(store: Planned) -> RecordMark | None:
     Raises:
         OSError: The log cannot be read.
     """
-    for entry in reversed(store.plan.files):
-        of_file = replace(store.plan, files=(entry,))
-        for segment in reversed(log_segments(store.root, of_file, bytes_max=PARTITION_BYTES)):
-            scan, last = RecordScan(segment), -1
-            for rows in scan.chunks() if scan.open() else ():
-                last = int(rows["phys_offset"][-1])
-            if last >= 0:
-                return read_mark(store.root, store.plan, last)
-    return None
+    return read_mark(store.root, store.plan, store.plan.last)
 
 
 def compared_timers(store: Planned) -> int:

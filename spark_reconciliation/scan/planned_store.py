@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -51,14 +52,16 @@ class Planned:
         return self.plan.end - self.part.start + self.part.records.size * RECORD_BYTES
 
 
-def plan_store(number: int, path: str, *, progress: bool = True, record: int = 0) -> Planned:
+def plan_store(
+    number: int, path: str, *, progress: bool = True, records: Sequence[int] = ()
+) -> Planned:
     """Read the progress of levels and timers, then the end of the log; return the snapshot.
 
     In this order, the log up to its end has the delivery of each message that they have passed.
 
     Args:
         progress: Whether the progress is read.
-        record: Log offset of a record, see `plan_log`.
+        records: Log offsets of known records, see `plan_log`.
     Raises:
         UsageError: The path is not a store.
         OSError: The directory of the log cannot be read.
@@ -72,7 +75,7 @@ def plan_store(number: int, path: str, *, progress: bool = True, record: int = 0
         whole = LogPlan.of_files(files)
         store_progress, unread = read_progress(number, root, whole)
         store_progress = _with_queues(store_progress, root, whole, unread)
-    plan = plan_log(root, record=record)
+    plan = plan_log(root, records=records)
     if progress and files:
         unread += impossible_positions(root, plan, store_progress)
     return Planned(root, plan, replace(store_progress, log_min=plan.min), tuple(unread))

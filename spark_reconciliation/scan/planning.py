@@ -9,7 +9,7 @@ units that point after it are ignored.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -30,6 +30,7 @@ PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize, and what a broker adds
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
+RECORDS_MAX: Final = 64  # records of a log from which its end is sought
 LOG: Final = "commitlog"
 MARK_FILE: Final = "config/duemq.mark"
 T = TypeVar("T")
@@ -114,6 +115,7 @@ class LogPlan:
     Attributes:
         min, end: Log offsets of the first byte and after the last record.
         last_ms: Store time of the last record, 0 without one.
+        last: Log offset of the last record, -1 without one.
     """
 
     files: tuple[Entry, ...]
@@ -121,10 +123,11 @@ class LogPlan:
     end: int
     findings: tuple[Finding, ...] = ()
     last_ms: int = 0
+    last: int = -1
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle runs of files instead of files: a log may have 100,000."""
-        state = (self.min, self.end, self.findings, self.last_ms)
+        state = (self.min, self.end, self.findings, self.last_ms, self.last)
         return _plan_of_runs, (_runs(self.files), *state)
 
     @classmethod
@@ -184,20 +187,32 @@ def _plan_of_runs(
     end: int,
     findings: tuple[Finding, ...],
     last_ms: int,
+    last: int,
 ) -> LogPlan:
     files = (
         Entry(f"{LOG}/{base + number * size:020d}", size)
         for base, size, count in runs
         for number in range(count)
     )
-    return LogPlan(tuple(files), low, end, findings, last_ms)
+    return LogPlan(tuple(files), low, end, findings, last_ms, last)
 
 
-def plan_log(root: Root, *, record: int = 0) -> LogPlan:
+def plan_until(root: Root, end: int) -> LogPlan:
+    """Find the files of a commit log; its end is known.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    files = files_of_row(root, LOG)
+    return LogPlan(tuple(files), int(files[0].name) if files else 0, end)
+
+
+def plan_log(root: Root, *, records: Iterable[int] = ()) -> LogPlan:
     """Find the files of a commit log and its end.
 
     Args:
-        record: Log offset of a record, from which the last file is read if it contains it.
+        records: Log offsets of known records: the last file is read from the newest one that is on
+            the disk, if it contains it.
     Raises:
         OSError: The directory cannot be read.
     """
@@ -211,14 +226,20 @@ def plan_log(root: Root, *, record: int = 0) -> LogPlan:
         if durable:
             findings.append(Finding(store, LOG, 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
-    end, last_ms, end_findings = find_log_end(root, entries, durable, record=record)
+    log_end = find_log_end(root, entries, durable, records=records)
+    end, end_findings = log_end.end, list(log_end.findings)
     if end < durable and not end_findings:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
         reason = text.format(missing)
         end_findings.append(Finding(store, last.path, end - base, missing, "cut", reason, base))
     return LogPlan(
-        tuple(entries), int(entries[0].name), end, tuple(findings + end_findings), last_ms
+        tuple(entries),
+        int(entries[0].name),
+        end,
+        tuple(findings + end_findings),
+        log_end.last_ms,
+        log_end.last,
     )
 
 
@@ -230,6 +251,24 @@ def _durable(root: Root) -> int:
         return 0
     _, marks, _ = newest_marks(data)
     return 0 if marks is None else marks.durable
+
+
+class LogEnds:
+    """Search for the ends of growing logs; each begins at a record that an earlier one has found.
+
+    A search ignores records that are not on the disk yet, so several are known.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[str, deque[int]] = {}  # log offsets, by store
+
+    def plan(self, root: Root) -> LogPlan:
+        """Return the log of a store up to its present end; see `plan_log`."""
+        records = self._records.setdefault(root.url, deque(maxlen=RECORDS_MAX))
+        plan = plan_log(root, records=records)
+        if plan.last not in records:
+            records.append(plan.last)
+        return plan
 
 
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
@@ -276,10 +315,26 @@ def files_of_row(root: Root, below: str) -> list[Entry]:
     return row_of_files(root.url, root.files(below))[0]
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """End of a log.
+
+    Attributes:
+        end: Log offset after the last record.
+        last_ms, last: Store time and log offset of the last record; 0 and -1 without one.
+        findings: Files that could not be read.
+    """
+
+    end: int
+    last_ms: int = 0
+    last: int = -1
+    findings: tuple[Finding, ...] = ()
+
+
 def find_log_end(
-    root: Root, entries: Sequence[Entry], durable: int = 0, *, record: int = 0
-) -> tuple[int, int, list[Finding]]:
-    """Return the log offset after the last record, its time, and files that could not be read.
+    root: Root, entries: Sequence[Entry], durable: int = 0, *, records: Iterable[int] = ()
+) -> LogEnd:
+    """Return the end of a log.
 
     The last file that begins with a record is read to its end, from a known record on. Bytes that
     are not a record end the log unless newer records follow; older records are stale, because
@@ -287,7 +342,7 @@ def find_log_end(
 
     Args:
         durable: Log offset that the end is not before, if records follow.
-        record: Log offset of a known record; ignored after `durable`, where it may be stale.
+        records: Log offsets of known records; ignored after `durable`, where they may be stale.
     """
     findings: list[Finding] = []
     for entry in reversed(entries):
@@ -299,33 +354,33 @@ def find_log_end(
             whole = ScanSegment.whole(root, entry)
             findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
-        data_end, first = partial(root.data_end, entry), record - base
-        pos = last_ms = 0
-        if 0 < first < entry.size and record < durable:
-            pos, last_ms = _end_in_file(data, base, durable, data_end, first)
-        if not last_ms:
-            pos, last_ms = _end_in_file(data, base, durable, data_end)
-        if pos > 0 or entry is entries[0]:
-            return base + pos, last_ms, findings
-    return int(entries[0].name), 0, findings
+        data_end, inside = partial(root.data_end, entry), min(base + entry.size, durable)
+        first = max((record for record in records if base < record < inside), default=base) - base
+        log_end = _end_in_file(data, base, durable, data_end, first)
+        if first and log_end.last < 0:
+            log_end = _end_in_file(data, base, durable, data_end)
+        if log_end.end > base or entry is entries[0]:
+            return replace(log_end, findings=tuple(findings))
+    return LogEnd(int(entries[0].name), findings=tuple(findings))
 
 
 def _end_in_file(
     data: np.ndarray, base: int, durable: int, data_end: Callable[[int], int], first: int = 0
-) -> tuple[int, int]:
+) -> LogEnd:
     row = np.zeros(1, SCANNED)
-    pos, newest = first, 0
+    pos, newest, last = first, 0, -1
     while True:
         stop, reason = follow(data, pos, data.size, base, row[0])
         if stop > pos:
-            newest = int(row[0]["store_ms"])
+            newest, last = int(row[0]["store_ms"]), int(row[0]["phys_offset"])
         if reason == 0 or reason == BLANK:
-            return int(data.size if reason == BLANK or stop > data.size else stop), newest
+            stop = data.size if reason == BLANK or stop > data.size else stop
+            return LogEnd(base + int(stop), newest, last)
         end = min(data_end(stop + 1) + RECORD_BYTES_MAX, data.size)
         after = find_record(data, stop + 1, end, base, row[0])
         is_older = int(row[0]["store_ms"]) < newest
         if after < 0 or (is_older and base + after >= durable):
-            return int(stop), newest
+            return LogEnd(base + int(stop), newest, last)
         pos = after
 
 

@@ -12,7 +12,6 @@ row with the damage `missing-file`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,11 +21,12 @@ from spark_reconciliation.audit.table_reader import ScanPart
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import (
     Finding,
+    LogEnds,
     LogPlan,
     ScanSegment,
     grouped,
     log_segments,
-    plan_log,
+    plan_until,
 )
 from spark_reconciliation.scan.store_state import Progress
 from spark_reconciliation.spark.reader import SparkStoreReader
@@ -45,6 +45,7 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ScanOptions, reader: SparkStoreReader) -> None:
         self._options, self._reader = options, reader
+        self._ends = LogEnds()
 
     def initialOffset(self) -> Offsets:
         """Return the first offsets of the logs, or the option startOffset."""
@@ -65,11 +66,12 @@ class StoreStreamReader(DataSourceStreamReader):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch."""
         parts: list[ScanPart] = []
-        for number, (root, plan) in enumerate(self._plans()):
-            first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
-            bounded = replace(plan, end=until)
+        for number, root in enumerate(self._roots()):
+            until = end.get(root.url, 0)
+            plan = plan_until(root, until)
+            first = start.get(root.url, plan.min)
             size = self._options.partition_bytes
-            segments = log_segments(root, bounded, bytes_max=size, first=first)
+            segments = log_segments(root, plan, bytes_max=size, first=first)
             progress = Progress(number)
             parts += [
                 ScanPart(group, progress=progress)
@@ -84,10 +86,13 @@ class StoreStreamReader(DataSourceStreamReader):
         """Yield the record batches of a part."""
         return self._reader.read(partition)
 
-    def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
+    def _roots(self) -> Iterator[Root]:
         for path in self._options.paths:
-            root = Root(path.rstrip("/"))
-            yield root, plan_log(root)
+            yield Root(path.rstrip("/"))
+
+    def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
+        for root in self._roots():
+            yield root, self._ends.plan(root)
 
 
 def _removed(root: Root, plan: LogPlan, first: int, until: int) -> Finding:

@@ -19,7 +19,7 @@ records, each once with a checkpoint; its offset is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -32,10 +32,12 @@ from pyspark.sql.datasource import (
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.planning import (
     PARTITION_BYTES,
+    LogEnds,
     LogPlan,
     ScanSegment,
     grouped,
     log_segments,
+    plan_until,
 )
 from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
 from spark_reconciliation.tables.rows import TableRows
@@ -149,18 +151,19 @@ class ExportedRowsStream(DataSourceStreamReader):
 
     def __init__(self, options: TableOptions, columns: Sequence[str]) -> None:
         self._options, self._columns = options, list(columns)
+        self._ends = LogEnds()
 
     def initialOffset(self) -> LogOffsets:
         """Return the first offsets of the logs."""
         offsets: LogOffsets = {}
-        for _, root, plan in self._plans():
+        for root, plan in self._plans():
             offsets |= {root.url: plan.min, FIRST + root.url: plan.min}
         return offsets
 
     def latestOffset(self, start: LogOffsets | None = None, limit: object = None) -> LogOffsets:
         """Return the present ends of the logs, at least `start`."""
         offsets = dict(start or {})
-        for _, root, plan in self._plans():
+        for root, plan in self._plans():
             offsets[root.url] = max(plan.end, offsets.get(root.url, 0))
             offsets.setdefault(FIRST + root.url, plan.min)
         return offsets
@@ -172,16 +175,16 @@ class ExportedRowsStream(DataSourceStreamReader):
             UsageError: Retention removed records before they were read.
         """
         parts: list[InputPartition] = []
-        for broker, root, plan in self._plans():
+        for broker, store in self._options.brokers.items():
+            root, plan = plan_of_store(store, lambda root: plan_until(root, end.get(root.url, 0)))
             first = start.get(root.url, plan.min)
             if first < plan.min and not self._options.accept_gap:
                 raise UsageError(
                     f"the log of {root.url} begins at {plan.min}, and the stream has read it up to "
                     f"{first}: the option acceptGap=true continues without the records between"
                 )
-            bounded = replace(plan, end=end.get(root.url, plan.end))
             begin = end.get(FIRST + root.url, plan.min)
-            log = ExportedLog.of_store(root, bounded, broker, begin)
+            log = ExportedLog.of_store(root, plan, broker, begin)
             parts += _parts(log, first, self._options.partition_bytes)
         return parts or [TablePart()]
 
@@ -189,9 +192,9 @@ class ExportedRowsStream(DataSourceStreamReader):
         """Yield the rows of a part."""
         return _read(partition, self._options.table, self._columns)
 
-    def _plans(self) -> Iterator[tuple[str, Root, LogPlan]]:
-        for broker, store in self._options.brokers.items():
-            yield broker, *plan_of_store(store)
+    def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
+        for store in self._options.brokers.values():
+            yield plan_of_store(store, self._ends.plan)
 
 
 def _parts(log: ExportedLog, first: int, size: int) -> list[TablePart]:

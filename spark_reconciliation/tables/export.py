@@ -12,12 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.planning import PARTITION_BYTES, Finding, LogPlan, log_segments
+from spark_reconciliation.scan.planning import (
+    PARTITION_BYTES,
+    Finding,
+    LogPlan,
+    log_segments,
+    plan_log,
+)
 from spark_reconciliation.scan.record_mark import RecordMark, read_mark
 from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables.delta_log import has_delta_logs, write_delta_logs
@@ -113,8 +120,10 @@ def _published(out: Path, state: ExportState) -> ExportState:
 def _export_store(
     out: Path, state: ExportState, broker: str, store: str, *, accept_gap: bool
 ) -> tuple[ExportState, ExportedStep]:
-    root, plan = plan_of_store(store)
     former = state.brokers.get(broker)
+    steps = () if former is None else former.steps[-1:]
+    records = [step.last.offset for step in steps if step.last is not None]
+    root, plan = plan_of_store(store, partial(plan_log, records=records))
     if former is None:
         former = ExportedBroker(len(state.brokers), store, plan.min)
     dropped = _dropped(root, plan, former, broker, accept_gap=accept_gap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from delayed_delivery.ownership_projection import Ownership
@@ -66,15 +66,17 @@ def named_stores(stores: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return brokers
 
 
-def plan_of_store(store: str) -> tuple[Root, LogPlan]:
-    """Return the log of a store up to its present end.
+def plan_of_store(store: str, plan: Callable[[Root], LogPlan] = plan_log) -> tuple[Root, LogPlan]:
+    """Return the log of a store, by default up to its present end.
 
+    Args:
+        plan: Returns the log of a store.
     Raises:
         UsageError: The path is not a store.
         OSError: The directory of the log cannot be read.
     """
     root = Root(store.rstrip("/"))
-    plan = plan_log(root)
-    if not plan.files and not root.folders("consumequeue"):
+    log = plan(root)
+    if not log.files and not root.folders("consumequeue"):
         raise UsageError(f"{store} is not a store: it has neither commitlog nor consumequeue")
-    return root, plan
+    return root, log

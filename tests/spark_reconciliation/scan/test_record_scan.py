@@ -137,16 +137,20 @@ def test_old_bytes_after_the_end_are_no_records(tmp_path: Path) -> None:
     assert plan_log(root).end == end
     assert read(tmp_path, 500) == (log.places, [])
     synced = len(log.data)  # DueMQ had synced the log up to here: the record is not stale
-    assert find_log_end(root, files_of_row(root, "commitlog"), synced)[0] == synced
+    assert find_log_end(root, files_of_row(root, "commitlog"), synced).end == synced
 
 
 @pytest.mark.parametrize(
-    ("record", "durable", "first"),
-    [(5, 10, 5), (5, 5, 0), (9, 10, 9), (0, 10, 0), (None, 10, 0)],
-    ids=["known", "perhaps stale", "the last one", "the first one", "no record"],
+    ("known", "durable", "first"),
+    [([5], 10, 5), ([5], 5, 0), ([9], 10, 9), ([0], 10, 0), ([None], 10, 0), ([3, 5, 8], 6, 5)],
+    ids=["known", "perhaps stale", "the last one", "the first one", "no record", "several"],
 )
 def test_the_end_is_sought_from_a_known_record(
-    record: int | None, durable: int, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known: list[int | None],
+    durable: int,
+    first: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = LogWriter(tmp_path)
     for _ in range(10):
@@ -155,16 +159,16 @@ def test_the_end_is_sought_from_a_known_record(
     root, begun = Root(str(log.write())), list[int]()
     files = files_of_row(root, "commitlog")
     expected = find_log_end(root, files, offsets[durable])
-    assert expected[0] == len(log.data)
+    assert (expected.end, expected.last) == (len(log.data), offsets[-2])
 
     def followed(data: object, pos: int, *others: object) -> object:
         begun.append(pos)
         return follow(data, pos, *others)
 
     monkeypatch.setattr(planning, "follow", followed)
-    known = 1 if record is None else offsets[record]
-    assert find_log_end(root, files, offsets[durable], record=known) == expected
-    assert record is None or begun[0] == offsets[first]
+    records = [1 if number is None else offsets[number] for number in known]
+    assert find_log_end(root, files, offsets[durable], records=records) == expected
+    assert None in known or begun[0] == offsets[first]
 
 
 def test_an_unreadable_file_is_reported_and_the_others_are_read(

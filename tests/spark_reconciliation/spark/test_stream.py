@@ -9,7 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duemq_common.errors import UsageError
+from spark_reconciliation.kernels.columns import follow
+from spark_reconciliation.scan import planning
 from spark_reconciliation.spark.data_source import StoreSource
+from spark_reconciliation.spark.table_source import TableSource
 from tests.support.written_logs import FILE_BYTES, LogWriter
 
 SCHEMA = StructType([StructField("phys_offset", LongType()), StructField("damage", StringType())])
@@ -45,6 +48,42 @@ def test_each_record_is_read_once_while_the_log_grows(tmp_path: Path, bytes_max:
         offset = end
     assert found == [(at, None) for at, _ in log.places if at < offset[str(tmp_path)]]
     assert len(found) >= 171
+
+
+@pytest.mark.parametrize("source", [StoreSource, TableSource])
+def test_the_end_is_sought_from_the_last_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
+    """Records that were not on the disk at the last batch may be stale after a crash."""
+    log, synced, begun = LogWriter(tmp_path), [0], list[int]()
+
+    def add(count: int) -> int:
+        for _ in range(count):
+            log.add(b"x" * 30)
+        log.write()
+        return log.places[-1][0]
+
+    def followed(data: object, pos: int, *others: object) -> object:
+        begun.append(pos)
+        return follow(data, pos, *others)
+
+    monkeypatch.setattr(planning, "follow", followed)
+    monkeypatch.setattr(planning, "_durable", lambda root: synced[0])
+    first = add(10)
+    reader = source({"path": str(tmp_path)}).streamReader(SCHEMA)
+    start = reader.initialOffset()
+    second = add(5)
+    end = reader.latestOffset(start)
+    assert begun == [0, 0], "nothing was on the disk"
+    synced[0] = second
+    assert reader.latestOffset(end) == end
+    assert begun[2:] == [first]
+    synced[0], _ = len(log.data), add(5)
+    del begun[:]
+    end = reader.latestOffset(end)
+    assert (begun, end[str(tmp_path)]) == ([second], len(log.data))
+    assert reader.partitions(start, end)
+    assert len(begun) == 1, "the end of a batch is known"
 
 
 def test_records_removed_before_are_reported(tmp_path: Path) -> None:
