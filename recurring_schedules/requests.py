@@ -382,7 +382,7 @@ class ScheduleRequests:
     async def _trigger(self, request: Request) -> dict[str, object]:
         record, now_ms = self._existing(request), self._clock.now_ms()
         appended = self._append_manual(record, [now_ms], "trigger", now_ms)
-        return {"appended": appended}
+        return {**self._progress(record), "appended": appended}
 
     async def _backfill(self, request: Request) -> dict[str, object]:
         record, now_ms = self._existing(request), self._clock.now_ms()
@@ -401,10 +401,12 @@ class ScheduleRequests:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
             await asyncio.sleep(0)  # deliveries come first
             planned_ms = await _next_after(definition, planned_ms)
-        if self._existing(request).definition != record.definition:
+        current = self._existing(request)
+        if current.definition != record.definition:
             reason = f"schedule {definition.name} was created again meanwhile: try again"
             raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
-        return {"appended": self._append_manual(record, times, "backfill", now_ms)}
+        appended = self._append_manual(record, times, "backfill", now_ms)
+        return {**self._progress(current), "appended": appended}
 
     def _append_manual(
         self, record: ScheduleRecord, times: list[int], manual: str, now_ms: int

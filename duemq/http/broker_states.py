@@ -18,6 +18,7 @@ from duemq_common.errors import RequestError
 
 TIMEOUT_S: Final = 5.0
 SKIPPED_MAX: Final = 3  # brokers without a response that one page of a list skips
+EMPTY_MAX: Final = 32  # brokers without entries that one page of a list skips
 NOT_REGISTERED: Final = "it is no longer registered at the name server"
 OTHER_FORM: Final = "its response has another form: it is of another version"
 
@@ -182,7 +183,8 @@ async def page_of_brokers(
 
     Args:
         cursor: `INDEX.CURSOR`: number of the broker, and its own cursor; empty: the first page.
-        ask: Returns a page of one broker, and the broker's cursor of its next page, or None.
+        ask: Returns a page of one broker, and the broker's cursor of its next page, or None. A
+            broker whose last page is empty is skipped.
     Raises:
         Problem: The cursor names no broker.
         NoBroker: There is none.
@@ -192,7 +194,8 @@ async def page_of_brokers(
     if cursor and not (number.isascii() and number.isdigit() and int(number) < len(members)):
         raise invalid("the cursor is not one of this list")
     unknown: list[BrokerState] = []
-    for index in range(int(number or 0), len(members)):
+    first, empty = int(number or 0), list[BrokerState]()
+    for index in range(first, len(members)):
 
         async def part(member: BrokerMember, own_cursor: str = inner) -> JsonValue:
             return await ask(member, own_cursor)
@@ -201,9 +204,12 @@ async def page_of_brokers(
         inner, following = "", f"{index + 1}." if index + 1 < len(members) else ""
         if state.error is None:
             value, rest = state.value
+            if following and rest is None and not value and index - first < EMPTY_MAX:
+                empty.append(BrokerState(state.member, value))
+                continue
             following = following if rest is None else f"{index}.{rest}"
             return BrokersPage(BrokerState(state.member, value), following, unknown)
         unknown.append(state)
         if len(unknown) == SKIPPED_MAX:
             break
-    return BrokersPage(state, following, unknown)
+    return BrokersPage(empty[-1] if empty else state, following, unknown)

@@ -20,7 +20,6 @@ from duemq.client.admin.groups import (
     combined_group,
 )
 from duemq.client.admin.topics import QueueState, TopicInfo, TopicSettings, TopicState
-from duemq.client.errors import NoRoute
 from duemq.http.broker_states import (
     Ask,
     BrokerState,
@@ -32,6 +31,7 @@ from duemq.http.broker_states import (
     values_of,
 )
 from duemq.http.endpoints import Call, Endpoint, invalid
+from duemq.http.problems import Problem
 from duemq.http.sent import Topic
 from duemq.http.sessions import AccountSession
 from duemq.registry.topic_config import MESSAGE_TYPE
@@ -233,7 +233,7 @@ async def _topic_details(call: Call, name: str) -> TopicDetails:
     unknown = unknown_of(states)
     if not parts:
         check_known(unknown, name)
-        raise NoRoute(f"topic {name} does not exist")
+        raise Problem(404, "no-topic", "There is no such topic", name)
     info = merged_topic([one.info for one in parts])
     queues = [queue for one in parts for queue in one.queues]
     groups = sorted({group for one in parts for group in one.groups})
@@ -280,7 +280,7 @@ async def show_group(call: Call) -> GroupDetails:
     unknown = unknown_of(states)
     if not parts:
         check_known(unknown, name)
-        raise NoRoute(f"group {name} does not exist")
+        raise Problem(404, "no-group", "There is no such consumer group", name)
     state = combined_group(name, parts)
     return GroupDetails(state, None if unknown else state.lag, unknown)
 

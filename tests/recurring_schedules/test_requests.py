@@ -112,10 +112,12 @@ def test_a_clock_set_back_repeats_nothing(opened: ScheduleRig) -> None:
 
 def test_trigger_and_backfill(opened: ScheduleRig) -> None:
     opened.create(every_ms=3_600_000)
-    assert opened.call("trigger", "s") == {"appended": 1}
+    triggered = opened.call("trigger", "s")
+    assert (triggered["state"], triggered["appended"]) == ("active", 1)
+    assert MONDAY_MS < triggered["planned_ms"] < triggered["next_ms"]
     day_ms = 86_400_000
     request = {"from_ms": MONDAY_MS - day_ms, "until_ms": MONDAY_MS}
-    assert opened.call("backfill", "s", **request) == {"appended": 24}
+    assert opened.call("backfill", "s", **request) == {**triggered, "appended": 24}
     opened.run_to(MONDAY_MS + 1)
     assert len(opened.planned()) == 25
     with pytest.raises(RequestError, match="in the future"):

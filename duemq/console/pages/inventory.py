@@ -9,7 +9,6 @@ from urllib.parse import quote, urlencode
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.admin.groups import ConsumerMember, GroupProgress, GroupState, combined_group
 from duemq.client.admin.topics import TopicSettings
-from duemq.client.errors import NoRoute
 from duemq.client.message import milliseconds
 from duemq.console.blocks import Cell, Form, Key, Notice, PageContent, Table, Tile, Tiles
 from duemq.console.brokers import unknown_parts
@@ -18,6 +17,7 @@ from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.broker_states import BrokerState, of_members, page_of_brokers
 from duemq.http.endpoints import JsonObject, JsonValue
+from duemq.http.problems import Problem
 from duemq.http.registry import states_of_group
 from duemq.http.schedules import SchedulesQuery
 from duemq.net.view_names import SCHEDULES_LIST_VIEW
@@ -81,7 +81,7 @@ async def group(call: PageCall) -> PageContent:
     parts: list[GroupState] = _parts(states)
     unknown = unknown_parts(states)
     if not parts and not unknown:
-        raise NoRoute(f"group {name} does not exist")
+        raise Problem(404, "no-group", "There is no such consumer group", name)
     state = combined_group(name, parts)
     figures = {"group_lag": state.lag, "members": len(state.members), "rate": state.rate}
     tiles = [

@@ -38,7 +38,7 @@ async def timers(call: PageCall) -> PageContent:
         "limit": query.limit,
     }
 
-    async def part(member: BrokerMember, cursor: str | None) -> tuple[Part, str | None]:
+    async def part(member: BrokerMember, cursor: str | None) -> tuple[Part | None, str | None]:
         """Return the next hits; the broker examines a bounded number of timers at a time."""
         admin, clock = call.session.admin, asyncio.get_running_loop().time
         end_s, damage = clock() + SEARCH_S, list[str]()
@@ -48,7 +48,7 @@ async def timers(call: PageCall) -> PageContent:
             rows = [_row(described(timer), member.name) for timer in result[name]]
             cursor = result["cursor"]
             if rows or cursor is None or clock() >= end_s:
-                return (rows, damage), cursor
+                return (rows, damage) if rows or damage else None, cursor
 
     page = await page_of_brokers(call.session, query.cursor, part)
     rows, damage = page.state.value or ([], [])

@@ -8,18 +8,20 @@ import json
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
 from duemq.auth.signature import Credentials
-from duemq.client import Client
+from duemq.client import Admin, Client, Message, Producer
 from duemq.console.application import ENTRIES, console_routes
 from duemq.console.logins import LoginRole
 from duemq.http.standalone import ConsoleOptions, serving_console
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
+from recurring_schedules.definition import Definition
 from tests.duemq.console.cluster import clustered
 from tests.duemq.console.test_brokers import UNKNOWN, prepare
 from tests.duemq.http.rig import TIMEOUT_S
@@ -64,6 +66,26 @@ def test_the_next_broker_is_shown_with_the_same_search(tmp_path: Path) -> None:
             assert "<code>second</code>" in following
             assert re.findall(r"<td><code>(\w+)</code></td>", following)[0] == "brokerName"
             assert "listenPort" not in following
+
+    asyncio.run(main())
+
+
+def test_a_broker_without_entries_has_no_page_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clustered(tmp_path) as cluster:
+            second = cluster.second.address
+            async with Producer(broker=second, timeout_s=TIMEOUT_S) as producer:
+                hour = timedelta(hours=1)
+                await producer.send(Message("orders", b"b", keys=["key-1"], delay=hour))
+                daily = Definition(name="daily", topic="orders", cron="0 6 * * *")
+                await Admin(client=producer.client).create_schedule(daily)
+            for path, text in {"/timers": "key-1", "/schedules": "daily"}.items():
+                page = await cluster.page(path)
+                assert text in page, path
+                assert 'rel="next"' not in page, path
+            response = await cluster.client.get("/api/v1/schedules")
+            assert len(response.json()["schedules"]) == 1
+            assert response.json()["cursor"] is None
 
     asyncio.run(main())
 

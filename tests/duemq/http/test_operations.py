@@ -48,7 +48,9 @@ def test_schedules(tmp_path: Path) -> None:
             assert shown["broker"] == "test"
             assert (await json_of(client, "POST", "/schedules/daily/pause"))["state"] == "paused"
             assert (await json_of(client, "POST", "/schedules/daily/resume"))["state"] == "active"
-            assert (await json_of(client, "POST", "/schedules/daily/trigger"))["appended"] == 1
+            triggered = await json_of(client, "POST", "/schedules/daily/trigger")
+            assert (triggered["state"], triggered["appended"]) == ("active", 1)
+            assert triggered["next_ms"] == shown["next_ms"]
             path = "/schedules/daily/backfill"
             past = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-04T00:00:00Z"}
             counted = await json_of(client, "POST", path, json={**past, "dry_run": True})
@@ -59,6 +61,10 @@ def test_schedules(tmp_path: Path) -> None:
                 assert (await client.post(f"/api/v1{path}", json=wrong)).status_code == 400
             absent = await client.post("/api/v1/schedules/absent/backfill", json=past)
             assert absent.status_code == 404
+            for kind in ("topic", "group"):
+                absent = await client.get(f"/api/v1/{kind}s/absent")
+                assert absent.status_code == 404
+                assert absent.json()["type"] == f"urn:duemq:problem:no-{kind}"
             await json_of(client, "DELETE", "/schedules/daily")
             assert (await client.get("/api/v1/schedules/daily")).status_code == 404
 
