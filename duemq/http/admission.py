@@ -124,9 +124,8 @@ class Admission:
         """
         if credentials is None:
             raise unauthorized("give the access key and the secret of an account (HTTP Basic)")
-        failures = self._failures.get(address)
-        if failures is not None and failures.tokens < 1:
-            self.count_failure(address)
+        if address in self._failures:
+            self.count_failure(address, 0)  # an account that succeeds uses up none
         secret = self._rules.secret
         if secret is None:  # the brokers check the signature
             return
@@ -136,13 +135,14 @@ class Admission:
             self.count_failure(address)
             raise unauthorized("the account does not exist, is disabled, or has another secret")
 
-    def count_failure(self, address: str) -> None:
+    def count_failure(self, address: str, count: int = 1) -> None:
         """Count a failed login of an address.
 
         Raises:
             Problem: 429: There were too many.
         """
-        self._take(self._failures, address, FAILURES_MAX, FAILURES_MAX / FAILURE_WINDOW_S)
+        per_s = FAILURES_MAX / FAILURE_WINDOW_S
+        self._take(self._failures, address, FAILURES_MAX, per_s, count)
 
     def _check_source(self, headers: Mapping[str, str], address: str) -> None:
         key = self._rules.sources.key
@@ -158,8 +158,10 @@ class Admission:
             return
         raise Problem(403, "source", "The source of the request is not allowed", reason)
 
-    def _take(self, buckets: dict[str, _Bucket], name: str, size: int, per_s: float) -> None:
-        """Take a token of a caller; raise 429 if there is none."""
+    def _take(
+        self, buckets: dict[str, _Bucket], name: str, size: int, per_s: float, count: int = 1
+    ) -> None:
+        """Take tokens of a caller, one or none; raise 429 if there is none."""
         now_s = self._now_s()
         bucket = buckets.get(name)
         if bucket is None:
@@ -173,7 +175,7 @@ class Admission:
             headers = {"Retry-After": str(wait_s)}
             title = "There are too many requests"
             raise Problem(429, "rate", title, f"repeat it after {wait_s} s", headers=headers)
-        bucket.tokens -= 1
+        bucket.tokens -= count
 
 
 def _is_cross_site(headers: Mapping[str, str]) -> bool:
