@@ -19,6 +19,7 @@ from duemq.v5 import acknowledgements
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import Renewals
+from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
 from tests.support.free_ports import free_ports
@@ -159,7 +160,7 @@ async def rig_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[R
 
     monkeypatch.setattr(acknowledgements, "Renewals", renewals)
     keys = small(root, grpcServerPort=str(free_ports(1)[0]), timerWheelEnable="true", **KEYS)
-    async with Broker(keys) as broker:
+    async with Broker(keys, clock=FakeClock()) as broker:  # nothing is renewed or checked meanwhile
         await prepare_all(broker.address, ROOT, user_steps(STRANGER, {"Topic:mine": ["All"]}))
         await typed_topic(broker, "orders", "NORMAL")
         async with (

@@ -54,6 +54,8 @@ SCHEDULE: Final = {
     "start_ms": SystemClock().now_ms() + 24 * HOUR_MS,  # the next full hour may be near
     "body": "Yg==",
 }
+UNCHECKED: Final = {"transactionCheckInterval": str(24 * HOUR_MS)}
+"""Checks of transactions commit offsets of their own."""
 DECISIONS: Final = ("cancel", "move", "fire")
 SINCE, UNTIL = "2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z"
 CHANGES: Final = ("pause", "resume", "trigger", "delete")
@@ -274,7 +276,7 @@ def test_each_operation_has_a_row() -> None:
 
 def test_each_role_may_do_what_the_brokers_permit(tmp_path: Path) -> None:
     async def main() -> None:
-        async with api(tmp_path, **KEYS) as (broker, client):
+        async with api(tmp_path, **UNCHECKED, **KEYS) as (broker, client):
             await prepare(broker)
             for row in ROWS:
                 for role in ROLES:
@@ -294,7 +296,7 @@ def test_each_role_may_do_what_the_brokers_permit(tmp_path: Path) -> None:
 
 def test_no_operation_is_done_without_an_account(tmp_path: Path) -> None:
     async def main() -> None:
-        async with api(tmp_path, **KEYS) as (broker, client):
+        async with api(tmp_path, **UNCHECKED, **KEYS) as (broker, client):
             await prepare(broker)
             await delivered(broker)
             before = state_of(broker)
