@@ -26,6 +26,7 @@ CALLERS_MAX: Final = 4_096  # callers whose rate is counted
 HOSTS_MAX: Final = 64
 FAILURES_MAX: Final = 10  # failed logins of one address in a minute
 FAILURE_WINDOW_S: Final = 60.0
+ACCEPTED_S: Final = 60.0  # time after which brokers check an account again before its requests
 CHALLENGES: Final = 'Basic realm="DueMQ", charset="UTF-8", Bearer realm="DueMQ"'
 FORWARDED: Final = (
     "forwarded",
@@ -75,6 +76,7 @@ class Admission:
         self._is_allowed = lru_cache(CALLERS_MAX)(rules.sources.allows)
         self._buckets: dict[str, _Bucket] = {}
         self._failures: dict[str, _Bucket] = {}
+        self._accepted: dict[Credentials, float] = {}
 
     def admit(self, headers: Mapping[str, str], address: str) -> Credentials | None:
         """Return the account of a request from an IP address.
@@ -103,6 +105,19 @@ class Admission:
         """Return whether an account still exists with this secret, as far as it is known here."""
         secret = self._rules.secret
         return secret is None or secret(credentials.access_key) == credentials.secret
+
+    def is_accepted(self, credentials: Credentials | None) -> bool:
+        """Return whether the secret of an account was checked, here or by a broker."""
+        if credentials is None or not self.has_accounts or self._rules.secret is not None:
+            return True
+        return self._accepted.get(credentials, 0.0) > self._now_s()
+
+    def accept(self, credentials: Credentials) -> None:
+        """Note that a broker has accepted the secret of an account."""
+        self._accepted.pop(credentials, None)
+        if len(self._accepted) >= CALLERS_MAX:
+            self._accepted.pop(next(iter(self._accepted)))
+        self._accepted[credentials] = self._now_s() + ACCEPTED_S
 
     def _account_of(self, token: str) -> Credentials:
         """Return the account of a token.

@@ -11,7 +11,7 @@ import msgspec
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import ClientError, Unreachable, Unsupported
-from duemq.http.endpoints import JsonObject, JsonValue, invalid
+from duemq.http.endpoints import NO_CURSOR, JsonObject, JsonValue, invalid
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession, FormerMember
 from duemq_common.errors import RequestError
@@ -192,7 +192,7 @@ async def page_of_brokers(
     members = await session.masters()
     number, _, inner = cursor.partition(".")
     if cursor and not (number.isascii() and number.isdigit() and int(number) < len(members)):
-        raise invalid("the cursor is not one of this list")
+        raise invalid(NO_CURSOR)
     unknown: list[BrokerState] = []
     first, empty = int(number or 0), list[BrokerState]()
     for index in range(first, len(members)):

@@ -15,6 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from duemq.auth.signature import Credentials
+from duemq.client.errors import Refused
 from duemq.http.admission import Admission
 from duemq.http.problems import Problem, problem_of
 from duemq.http.sessions import AccountSession, Sessions
@@ -24,6 +25,7 @@ JSON: Final = "application/json"
 JSON_BYTES: Final = JSON.encode()
 BODY_BYTES_MAX: Final = 8 << 20
 PARAMETERS_MAX: Final = 100
+NO_CURSOR: Final = "the cursor is not one of this list: give that of the page before, or none"
 
 JsonValue = Any
 JsonObject = dict[str, JsonValue]
@@ -126,6 +128,8 @@ class EndpointApplication:
         if self._decoder is not None:
             body = self._body(headers, await body_bytes(headers, receive))
         with self._sessions.session(credentials) as session:
+            if credentials is not None and not self._admission.is_accepted(credentials):
+                await self._check_at_brokers(session, credentials, address)
             call = Call(
                 session=session,
                 headers=headers,
@@ -135,6 +139,22 @@ class EndpointApplication:
                 credentials=credentials,
             )
             return self._encoder.encode(await self._endpoint.handler(call))
+
+    async def _check_at_brokers(
+        self, session: AccountSession, credentials: Credentials, address: str
+    ) -> None:
+        """Let brokers check an account whose secret is not known here; count a failed login.
+
+        Raises:
+            ClientError: They refuse it, or none responds.
+            Problem: 429: The address had too many failed logins.
+        """
+        try:
+            await session.check_account()
+        except Refused:
+            self._admission.count_failure(address)
+            raise
+        self._admission.accept(credentials)
 
     def _query(self, text: bytes) -> msgspec.Struct | None:
         if not text:
@@ -153,6 +173,8 @@ class EndpointApplication:
         try:
             return msgspec.convert(dict(pairs), kind, strict=False)
         except msgspec.ValidationError as error:
+            if str(error).endswith("`$.cursor`"):
+                raise invalid(NO_CURSOR) from None
             raise invalid(f"query parameter: {error}") from None
 
     def _body(self, headers: Mapping[str, str], data: bytes) -> object:

@@ -23,7 +23,7 @@ from duemq.http.broker_states import (
     unknown_of,
     values_of,
 )
-from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
+from duemq.http.endpoints import NO_CURSOR, Call, Endpoint, JsonObject, invalid
 from duemq.http.problems import Problem
 from duemq.http.sent import DELAY_MS_MAX
 from duemq.net.decisions import TIME_MS_MAX, DecisionResult
@@ -166,7 +166,7 @@ async def list_pending(call: Call) -> PageOfPending:
     number, _, cursor = query.cursor.partition(".")
     index = int(number or 0)
     if index >= len(sources) or not _is_cursor_of(sources[index][1], cursor):
-        raise invalid("the cursor is not one of this list")
+        raise invalid(NO_CURSOR)
     page = PageOfPending(messages=[], cursor=None, damage=[], unknown=[])
     states: list[BrokerState] = []
     for member, kind in sources[index:][:VIEWS_MAX]:

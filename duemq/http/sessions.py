@@ -14,10 +14,14 @@ from anyio import create_task_group
 from duemq.auth.signature import Credentials
 from duemq.client import Admin, Client, PendingDecisions, Producer
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import NoBroker
+from duemq.client.errors import NoBroker, Refused
+from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.request import Response
 
 SESSIONS_MAX: Final = 64  # accounts with open connections
 PRODUCER_GROUP: Final = "duemq_http"
+CHECK_S: Final = 5.0
+EMPTY_CONFIG: Final = b"{}"
 FORGOTTEN_S: Final = 24 * 3600.0  # after this time, a broker that is not registered is not listed
 
 
@@ -64,6 +68,25 @@ class AccountSession:
         if not masters:
             raise NoBroker("the name server has no registered broker")
         return masters
+
+    async def check_account(self) -> None:
+        """Send each broker a request that every account may send.
+
+        Raises:
+            Refused: A broker does not accept the signature, and no other one accepts it.
+            NoBroker: There is none.
+        """
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        calls = [
+            self.client.call(one.address, code, body=EMPTY_CONFIG, timeout_s=CHECK_S)
+            for one in await self.masters()
+            if not isinstance(one, FormerMember)
+        ]
+        responses = await asyncio.gather(*calls, return_exceptions=True)
+        known = [one for one in responses if isinstance(one, Response)]
+        refusals = [one for one in known if one.code == ResponseCode.NO_PERMISSION]
+        if refusals and len(refusals) == len(known):
+            raise Refused(ResponseCode.NO_PERMISSION, refusals[0].remark or "")
 
     async def absent_masters(self) -> list[BrokerMember]:
         """Return the masters that were registered within the last day, and are not now."""

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from duemq.client import Refused
-from duemq.client.admin.cluster import BrokerMember
-from duemq.http.broker_states import of_members, values_of
 from duemq.http.endpoints import Call, Endpoint, invalid
 from duemq.http.problems import Problem
 from duemq.http.tokens import LIFETIME_S, Tokens, bearer_of
-from duemq_common.codes import RequestCode, ResponseCode
-
-EMPTY_CONFIG: Final = b"{}"
 
 
 class NewToken(msgspec.Struct, kw_only=True):
@@ -48,29 +40,7 @@ class TokenRequests:
         if bearer_of(call.headers):
             title = "A token cannot be exchanged for another one"
             raise Problem(403, "token", title, "give the access key and the secret (HTTP Basic)")
-        await self._check_at_broker(call)
         return NewToken(access_token=self._tokens.issue(call.credentials))
-
-    @staticmethod
-    async def _check_at_broker(call: Call) -> None:
-        """Send a request that every account may send, so that no other one gets a token.
-
-        Raises:
-            Refused: The broker does not accept the signature.
-        """
-        client, code = call.session.client, RequestCode.CHECK_CLIENT_CONFIG
-
-        async def is_accepted(member: BrokerMember) -> bool:
-            response = await client.call(member.address, code, body=EMPTY_CONFIG)
-            if response.code == ResponseCode.NO_PERMISSION:
-                raise Refused(response.code, response.remark or "", member.address)
-            return True
-
-        states = await of_members(await call.session.masters(), is_accepted)
-        for state in states:
-            if isinstance(state.error, Refused):
-                raise state.error
-        values_of(states)
 
     async def revoke_tokens(self, call: Call) -> RevokedTokens:
         """End the token of the request; with HTTP Basic, all tokens of the account."""

@@ -10,7 +10,7 @@ from duemq.console.blocks import Field, Form, Key
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import time_field
-from duemq.http.endpoints import invalid
+from duemq.http.endpoints import NO_CURSOR, invalid
 
 RESEND: Final = "resend"
 ItemT = TypeVar("ItemT")
@@ -88,5 +88,5 @@ async def undelivered_items(
     try:
         page = await call.session.admin.undelivered_page(search, broker, cursor=cursor, count=count)
     except ValueError:
-        raise invalid("the cursor is not one of this list") from None
+        raise invalid(NO_CURSOR) from None
     return [item for item in page.items if isinstance(item, kind)], page.cursor

@@ -12,6 +12,8 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.broker.http_ports import RESPONSE_S, responds
 from duemq.client import Client, Refused
+from duemq.http import admission
+from duemq.http.admission import FAILURES_MAX
 from duemq.http.standalone import ConsoleOptions, serving_console
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import UsageError
@@ -58,6 +60,34 @@ def test_brokers_check_the_accounts(tmp_path: Path) -> None:
                 assert (await client.get(path, auth=("root", "wrong"))).status_code == 403
                 right = (ROOT.access_key, ROOT.secret)
                 assert (await client.get(path, auth=right)).status_code == 200
+
+    asyncio.run(main())
+
+
+def test_failed_logins_at_the_brokers_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "FAILURE_WINDOW_S", 1e9)
+
+    async def main() -> None:
+        async with running(small(tmp_path, **KEYS)) as (broker, _):
+
+            def connect(credentials: Credentials | None) -> Client:
+                return Client(broker=broker.address, credentials=credentials)
+
+            options = ConsoleOptions(port=0, has_accounts=True)
+            async with (
+                serving_console(connect, options) as port,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            ):
+                path, right = "/api/v1/timers", (ROOT.access_key, ROOT.secret)
+                assert (await client.get(path, auth=right)).status_code == 200
+                statuses = [
+                    (await client.get(path, auth=("root", f"wrong-{number}"))).status_code
+                    for number in range(FAILURES_MAX + 1)
+                ]
+                assert statuses == [403] * FAILURES_MAX + [429]
+                assert (await client.get(path, auth=right)).status_code == 429
 
     asyncio.run(main())
 
