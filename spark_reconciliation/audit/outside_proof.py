@@ -38,47 +38,59 @@ def named_messages(
 ) -> DataFrame:
     """Return the scheduled messages with their names.
 
+    Retention may have removed the first record of a message. Then a later record, or the delivery,
+    names it, and the due time that the broker accepted is unknown, because it may have been moved.
+
     Args:
         verdicts: Result of `verdicts.audit`.
-        records: store, phys_offset, unique_id, keys, due_ms of `messages`, of pending records.
+        records: store, phys_offset, unique_id, keys, due_ms of `messages`, of pending records, and
+            of deliveries if retention has removed records.
         units: store, phys_offset, due_ms of `schedule`.
         by_key: Whether each key is a name, instead of the unique id.
     Returns:
-        store, root, topic, name, store_ms, accepted_ms (due time that the broker accepted), due_ms,
-        delivered_ms, verdict. A message without a readable record has no name.
+        store, root, topic, name, store_ms, accepted_ms (due time that the broker accepted; null:
+        unknown), due_ms, delivered_ms, verdict. A message without a readable record has no name.
     """
+    named = records.select(
+        "store", F.col("phys_offset").alias("naming"), names_of(by_key).alias("names")
+    )
     accepted = records.select(
         "store",
         F.col("phys_offset").alias("root"),
-        "unique_id",
-        "keys",
+        F.lit(True).alias("has_first"),
         F.col("due_ms").alias("record_ms"),
     )
     in_queue = units.select(
         "store", F.col("phys_offset").alias("root"), F.col("due_ms").alias("unit_ms")
     )
-    rows = verdicts.drop("unique_id").join(accepted, ["store", "root"], "left")
+    rows = verdicts.withColumn("naming", F.coalesce("leaf", "delivered_phys"))
+    rows = rows.join(named, ["store", "naming"], "left")
+    rows = rows.join(accepted, ["store", "root"], "left")
     rows = rows.join(in_queue, ["store", "root"], "left")
     first_ms = F.coalesce("record_ms", "unit_ms", "due_ms")
-    accepted_ms = F.when(F.col("hops") > 0, first_ms).otherwise(F.col("due_ms"))
-    names = F.split("keys", KEY_SEPARATOR) if by_key else F.array("unique_id")
     return rows.select(
         "store",
         "root",
         "topic",
-        F.explode_outer(names).alias("name"),
+        F.explode_outer("names").alias("name"),
         "store_ms",
-        accepted_ms.alias("accepted_ms"),
+        F.when(F.col("has_first"), first_ms).alias("accepted_ms"),
         "due_ms",
         "delivered_ms",
         "verdict",
     )
 
 
+def names_of(by_key: bool) -> Column:
+    """Return the names of a record, an array."""
+    return F.split("keys", KEY_SEPARATOR) if by_key else F.array("unique_id")
+
+
 def producer_proof(
     messages: DataFrame,
     sent: OutsideRows,
     lookup: Lookup,
+    cancelled: DataFrame | None = None,
     *,
     tolerance_ms: int,
     oldest_ms: int | None,
@@ -92,6 +104,7 @@ def producer_proof(
     Args:
         messages: Result of `named_messages`.
         lookup: Records without a delay are searched here.
+        cancelled: topic and name of messages that were cancelled, also of removed ones.
         tolerance_ms: Maximum difference between promised and accepted time.
         oldest_ms: Store time of the oldest record if retention has removed others; else None.
         read_ms: Time at which the table was read.
@@ -109,25 +122,34 @@ def producer_proof(
     plain = plain.withColumn("is_plain", F.lit(True))
     both = promised.join(_by_name(messages), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
-    count = {name: F.coalesce(F.size(name), F.lit(0)) for name in ("promised", "accepted")}
+    has_marker = F.lit(False)
+    if cancelled is not None:
+        markers = cancelled.distinct().withColumn("is_cancelled", F.lit(True))
+        both, has_marker = both.join(markers, ["topic", "name"], "left"), F.col("is_cancelled")
+    count = {"promised": F.coalesce(F.size("promised"), F.lit(0))}
+    count["accepted"] = F.coalesce("messages", F.lit(0))
     named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
     earlier = messages.where(F.col("store_ms") < read_ms)
     strangers = _of_topics(earlier.join(named, ["store", "root"], "left_anti"), topics, names)
     strangers = strangers.select("topic", "name").distinct()
     both = both.join(strangers.withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left")
     in_range = F.col("is_stranger").isNotNull()
-    in_range &= F.element_at("accepted", 1).between(F.lit(sent.first_ms), F.lit(sent.last_ms))
+    accepted_ms = F.try_element_at("accepted", F.lit(1))
+    in_range &= accepted_ms.between(F.lit(sent.first_ms), F.lit(sent.last_ms))
     differences = F.zip_with("promised", "accepted", lambda a, b: F.abs(a - b))
+    differs = F.size("accepted") == count["accepted"]  # no accepted time is unknown
+    differs &= F.array_max(differences) > tolerance_ms
     removed = F.lit(False)
     if oldest_ms is not None:
         removed = F.element_at("promised", 1) < oldest_ms
     outcome = (
         F.when(count["promised"] == 0, "unknown_to_producer")
         .when((count["accepted"] == 0) & removed, BEFORE_STORE)
+        .when((count["accepted"] == 0) & has_marker, "cancelled")
         .when((count["accepted"] == 0) & F.col("is_plain"), "accepted_without_delay")
         .when(count["accepted"] < count["promised"], "never_accepted")
         .when(count["accepted"] > count["promised"], "accepted_twice")
-        .when(F.array_max(differences) > tolerance_ms, "accepted_with_other_time")
+        .when(differs, "accepted_with_other_time")
         .otherwise(F.col("verdict"))
     )
     return both.where((count["promised"] > 0) | in_range).select(
@@ -136,7 +158,7 @@ def producer_proof(
         count["promised"].alias("sent"),
         count["accepted"].alias("accepted"),
         F.try_element_at("promised", F.lit(1)).alias("promised_ms"),
-        F.try_element_at("accepted", F.lit(1)).alias("accepted_ms"),
+        accepted_ms.alias("accepted_ms"),
         "delivered_ms",
         outcome.alias("outcome"),
     )
@@ -170,11 +192,12 @@ def consumer_proof(
         both = both.join(promises, ["topic", "name"], "left")
         promised_ms = F.coalesce("promised_ms", "due_ms")
     received_count = F.coalesce("received", F.lit(0))
-    delivered_count = F.coalesce(F.size("accepted"), F.lit(0))
+    delivered_count = F.coalesce("messages", F.lit(0))
     on_its_way = F.col("delivered_ms") > F.lit(received.last_ms)
+    fired_ms = F.when(F.col("verdict") == "moved", F.col("delivered_ms"))  # or moved: after due_ms
     outcome = (
         F.when(delivered_count == 0, "unknown_to_broker")
-        .when(F.col("received_ms") < F.col("due_ms"), "consumed_early")
+        .when(F.col("received_ms") < F.least("due_ms", fired_ms), "consumed_early")
         .when((received_count < delivered_count) & on_its_way, NOT_YET)
         .when(received_count < delivered_count, "not_consumed")
         .when(received_count > delivered_count, "consumed_twice")
@@ -204,7 +227,8 @@ def _of_topics(rows: DataFrame, topics: DataFrame, names: list[str]) -> DataFram
 
 
 def _by_name(messages: DataFrame) -> DataFrame:
-    """Return accepted times, first due and delivery time, and gravest verdict of each name.
+    """Return number of messages, known accepted times, first due and delivery time, and gravest
+    verdict of each name.
 
     The copies of a message in the stores of replicas have the same log offset: they are one.
     """
@@ -217,6 +241,7 @@ def _by_name(messages: DataFrame) -> DataFrame:
         F.min_by("verdict", grave).alias("verdict"),
     )
     return single.groupBy("topic", "name").agg(
+        F.count("*").alias("messages"),
         F.array_sort(F.collect_list("accepted_ms")).alias("accepted"),
         F.min("due_ms").alias("due_ms"),
         F.min("delivered_ms").alias("delivered_ms"),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.audit.outside_proof import (
     ACCEPTABLE,
-    KEY_SEPARATOR,
     consumer_proof,
     named_messages,
+    names_of,
     producer_proof,
 )
 from spark_reconciliation.engine import F, Window
-from spark_reconciliation.scan.roles import PENDING_ROLES
+from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 from spark_reconciliation.spark.outside_tables import OutsideRows, OutsideTable, read_outside
 from spark_reconciliation.spark.read import read_table
 
@@ -123,30 +123,42 @@ def run_proofs(
         pyspark.errors.PySparkException: Spark failed, or an output exists.
     """
     sent, received = tables.sent, tables.received
+    oldest_ms = _oldest_ms(spark, stores)
+    # retention may have removed the first record of a message, and its deliveries remain
+    roles = PENDING_ROLES if oldest_ms is None else (*PENDING_ROLES, Role.DELIVERY)
+
+    def named(rows: OutsideRows) -> DataFrame:
+        return _named(spark, stores, verdicts, roles, rows)
+
     proofs = []
     if sent is not None:
         frame = producer_proof(
-            _named(spark, stores, verdicts, sent),
+            named(sent),
             sent,
             lambda topics: _records_of(spark, stores, topics, sent),
+            None if oldest_ms is None else _cancelled(spark, stores, sent),
             tolerance_ms=tables.tolerance_ms,
-            oldest_ms=_oldest_ms(spark, stores),
+            oldest_ms=oldest_ms,
             read_ms=tables.read_ms,
         )
         proofs.append(_summary("sent", frame, sent, out))
     if received is not None:
-        frame = consumer_proof(_named(spark, stores, verdicts, received), received, sent)
-        proofs.append(_summary("received", frame, received, out))
+        proofs.append(
+            _summary("received", consumer_proof(named(received), received, sent), received, out)
+        )
     tables.release()
     return tuple(proofs)
 
 
 def _named(
-    spark: SparkSession, stores: Sequence[str], verdicts: DataFrame, rows: OutsideRows
+    spark: SparkSession,
+    stores: Sequence[str],
+    verdicts: DataFrame,
+    roles: Sequence[int],
+    rows: OutsideRows,
 ) -> DataFrame:
     columns = ("store", "phys_offset", "unique_id", "keys", "due_ms")
-    roles = ",".join(map(str, PENDING_ROLES))
-    records = read_table(spark, stores, "messages", columns, roles=roles)
+    records = read_table(spark, stores, "messages", columns, roles=",".join(map(str, roles)))
     units = read_table(spark, stores, "schedule", ("store", "phys_offset", "due_ms"))
     return named_messages(verdicts, records, units, by_key=rows.by_key)
 
@@ -157,8 +169,15 @@ def _records_of(
     """Return topic and name of all records of some topics; of all without any."""
     columns = ("topic", "unique_id", "keys")
     records = read_table(spark, stores, "messages", columns, topics=",".join(topics))
-    names = F.split("keys", KEY_SEPARATOR) if rows.by_key else F.array("unique_id")
-    return records.select("topic", F.explode(names).alias("name"))
+    return records.select("topic", F.explode(names_of(rows.by_key)).alias("name"))
+
+
+def _cancelled(spark: SparkSession, stores: Sequence[str], rows: OutsideRows) -> DataFrame:
+    """Return topic and name of the timers that markers name."""
+    columns = ("real_topic", "unique_id", "keys")
+    markers = read_table(spark, stores, "messages", columns, roles=str(Role.MARK))
+    name = F.explode(names_of(rows.by_key)).alias("name")
+    return markers.select(F.col("real_topic").alias("topic"), name)
 
 
 def _oldest_ms(spark: SparkSession, stores: Sequence[str]) -> int | None:
