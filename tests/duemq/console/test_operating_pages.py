@@ -86,6 +86,18 @@ def test_levels_show_pending_messages_and_due_times(accounts: Served) -> None:
         assert re.search(r'<td class="number">18</td><td class="number">2 h</td>', text)
 
 
+def test_level_messages_are_cancelled_without_a_timer_among_the_hits(accounts: Served) -> None:
+    with accounts.logged_in(OPERATOR) as client:
+        text = client.get("/timers?topic=levels").text
+        assert "There are none." in text
+        assert "Decide on all messages of this search, those of levels included" in text
+        form = {"csrf": csrf_of(text), "action": "cancel", "topic": "levels"}
+        page = client.post("/bulk", data=form)
+        while "sse-connect" in page.text:
+            page = client.get(page.url.path.removeprefix("/console"))
+        assert re.search(r"<td>levels</td>\s*<td class=\"number\">[1-9]", page.text)
+
+
 def test_levels_of_an_apache_broker_have_pending_messages_only() -> None:
     info = {"scheduleMessageOffset_3": "5,7", "other": "1,2"}
     queues = [
