@@ -147,8 +147,13 @@ class SqlColumn:
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes; dots separate the fields of structs."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+    """Return a name in quotes; dots separate the fields of structs, but not between backticks."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in _parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    is_whole = len(name) > 1 and name[0] == name[-1] == "`"
+    return [name[1:-1].replace("``", "`")] if is_whole else name.split(".")
 
 
 def literal(value: object) -> str:
@@ -169,11 +174,7 @@ def literal(value: object) -> str:
 
 def column_of(value: SqlColumn | str) -> SqlColumn:
     """Return a column, or that of a name."""
-    return (
-        value
-        if isinstance(value, SqlColumn)
-        else SqlColumn(quoted(value), value.rpartition(".")[2])
-    )
+    return value if isinstance(value, SqlColumn) else SqlColumn(quoted(value), _parts(value)[-1])
 
 
 def columns_of(values: Iterable[SqlColumn | str]) -> str:

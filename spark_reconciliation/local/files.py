@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -28,11 +28,14 @@ def file_bytes(location: str) -> int:
     return sum(int(system.size(name) or 0) for name in names)
 
 
-def read_files(location: str, kind: str) -> pa.Table:
-    """Return the rows of a file, or of the files of a directory.
+def read_files(
+    location: str, kind: str, choose: Callable[[Sequence[str]], Sequence[str]] = list
+) -> pa.Table:
+    """Return columns of the rows of a file, or of the files of a directory.
 
     Args:
         kind: PARQUET, CSV or JSON_LINES; of the last two, compressed ones as well.
+        choose: Returns the names of the columns to return; called with all names.
     Raises:
         OSError: A file cannot be read.
         UsageError: A file has another format.
@@ -40,12 +43,13 @@ def read_files(location: str, kind: str) -> pa.Table:
     system, folder, names = _files(location)
     try:
         if kind == PARQUET:
-            return _parquet(system, folder, names)
+            return _parquet(system, folder, names, choose)
         tables = []
         for name in names:
             with system.open(name, "rb", compression="infer") as file:
                 tables.append(_csv(file) if kind == CSV else _json_lines(file))
-        return pa.concat_tables(tables, promote_options="default")
+        rows = pa.concat_tables(tables, promote_options="default")
+        return rows.select(choose(rows.column_names))
     except (pa.ArrowInvalid, ValueError) as error:
         raise UsageError(f"{location} is not {kind}: {error}") from error
 
@@ -66,16 +70,22 @@ def _is_hidden(name: str, below: str) -> bool:
     return any(part.startswith(("_", ".")) and "=" not in part for part in parts)
 
 
-def _parquet(system: AbstractFileSystem, folder: str, names: list[str]) -> pa.Table:
+def _parquet(
+    system: AbstractFileSystem,
+    folder: str,
+    names: list[str],
+    choose: Callable[[Sequence[str]], Sequence[str]],
+) -> pa.Table:
     from pyarrow import dataset
 
-    rows = dataset.dataset(
+    source = dataset.dataset(
         names,
         filesystem=system,
         format="parquet",
         partitioning="hive",
         partition_base_dir=folder,
-    ).to_table()
+    )
+    rows = source.to_table(columns=list(choose(source.schema.names)))
     fields = [field.with_type(_plain(field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields), safe=False)
 
@@ -84,6 +94,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     """Return the type that DuckDB and Spark have for one of Parquet."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
+    if pa.types.is_float16(kind):
+        return pa.float32()
     return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
 
 

@@ -15,7 +15,7 @@ id (`id`) or by one of its keys (`key`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from zoneinfo import available_timezones
@@ -42,6 +42,7 @@ FIELDS: Final = (*NAMES, "topic", "time")
 DATE: Final = r"^\d+-"  # DuckDB has words for some times
 OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
+NO_ROWS: Final = "it has no row with a time: a comparison would find nothing"
 NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,\d+\))$")
 TIMES: Final = ("timestamp", "date", "string")  # beginnings of types
 FIRST_MS, END_MS = -62_135_510_400_000, 253_402_214_400_000
@@ -132,9 +133,9 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
     """Read and check a table; an action.
 
     Raises:
-        UsageError: A column is missing, a row has no name or topic, or a time is malformed, has no
-            offset and no zone, or is in seconds. The text has the number of rows, and a value. Or
-            a database cannot be read; the text has its reason.
+        UsageError: A column is missing, no row has a time, a row has no name or topic, or a time is
+            malformed, has no offset and no zone, or is in seconds. The text has the number of rows,
+            and a value. Or a database cannot be read; the text has its reason.
         pyspark.errors.PySparkException: Files cannot be read.
     """
     if table.location.startswith(JDBC):
@@ -144,17 +145,17 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
 
 
 def _read(table: OutsideTable, frame: DataFrame) -> OutsideRows:
-    columns = _columns(frame, table)
+    columns = _columns(frame.columns, table)
     name_field = next(name for name in NAMES if name in columns)
-    given, kind = F.col(columns["time"]), dict(frame.dtypes)[columns["time"]]
+    given, kind = _column(columns["time"]), dict(frame.dtypes)[columns["time"]]
     text = given.cast("string")
     if not kind.startswith(TIMES) and not NUMBERS.match(kind):
         reason = "give a timestamp, a text, or a whole number of ms"
         raise UsageError(f"{table.shown}: the column {columns['time']} has type {kind}: {reason}")
     time_ms = _time_ms(columns["time"], kind, table)
     rows = frame.select(
-        F.col(columns["topic"]).cast("string").alias("topic"),
-        F.col(columns[name_field]).cast("string").alias("name"),
+        _column(columns["topic"]).cast("string").alias("topic"),
+        _column(columns[name_field]).cast("string").alias("name"),
         F.when((time_ms >= FIRST_MS) & (time_ms < END_MS), time_ms).alias("time_ms"),
         F.when(F.trim(text) != "", text).alias("text"),
     )
@@ -177,17 +178,24 @@ def _read(table: OutsideTable, frame: DataFrame) -> OutsideRows:
     return OutsideRows(frame, by_key, *times, facts["skipped"], cached)
 
 
+def _column(name: str) -> Column:
+    """Return a column by its whole name: a dot would separate the fields of structs."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
 def _check(facts: Mapping[str, int], columns: Mapping[str, str], table: OutsideTable) -> None:
     if facts["unnamed"]:
         names = f"{columns.get('id', columns.get('key'))} and {columns['topic']}"
         raise UsageError(f"{table.shown}: {facts['unnamed']} rows lack a value of {names}")
     if facts["malformed"]:
         reason = "give --zone, or times with an offset such as 2026-11-28T09:00:00Z"
-        if table.zone:
+        if table.zone or str(facts["value"]).isdigit():
             reason = "give ISO 8601 or ms since the epoch"
         text = f"rows without a valid time in {columns['time']}: {facts['malformed']}, for example"
         raise UsageError(f"{table.shown}: {text} {facts['value']!r}: {reason}")
-    if facts["last_ms"] is not None and 0 <= facts["last_ms"] < LATEST_SECONDS:
+    if facts["last_ms"] is None:
+        raise UsageError(f"{table.shown}: {NO_ROWS}")
+    if 0 <= facts["last_ms"] < LATEST_SECONDS:
         text = f"the times in {columns['time']} end in 1973: give ms since the epoch, not seconds"
         raise UsageError(f"{table.shown}: {text}")
 
@@ -201,24 +209,27 @@ def _load(spark: SparkSession, table: OutsideTable) -> DataFrame:
     elif path.endswith(JSON_LINES):
         kind = files.JSON_LINES
     if isinstance(spark, LocalSession):
-        return spark.of_table(files.read_files(path, kind))
+
+        def choose(names: Sequence[str]) -> list[str]:
+            return list(dict.fromkeys(_columns(names, table).values()))
+
+        return spark.of_table(files.read_files(path, kind, choose))
     return spark.read.load(location, kind, header=True)
 
 
-def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
+def _columns(given_names: Sequence[str], table: OutsideTable) -> dict[str, str]:
     """Return the column of each field.
 
     Raises:
         UsageError: A column is missing.
     """
+    if not given_names:
+        raise UsageError(f"{table.shown}: {NO_ROWS}")
     columns = {name: table.columns.get(name, name) for name in ("topic", "time")}
-    given_names = frame.columns
     given = next((name for name in NAMES if name in table.columns), None)
     name = given or next((name for name in NAMES if name in given_names), "id")
     columns[name] = table.columns.get(name, name)
-    missing = [
-        f"{name}={column}" for name, column in columns.items() if column not in frame.columns
-    ]
+    missing = [f"{name}={column}" for name, column in columns.items() if column not in given_names]
     if missing:
         text = f"there is no column for {', '.join(missing)}; it has {', '.join(given_names)}"
         remedy = "Name its columns with --sent-columns or --received-columns: FIELD=COLUMN,..."
@@ -228,7 +239,7 @@ def _columns(frame: DataFrame, table: OutsideTable) -> dict[str, str]:
 
 def _time_ms(name: str, kind: str, table: OutsideTable) -> Column:
     """Return a time in ms since the epoch; null: not a time, or without offset and zone."""
-    column = F.col(name)
+    column = _column(name)
     if NUMBERS.match(kind):
         return column.try_cast("bigint")
     if kind == "timestamp":

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -22,6 +23,7 @@ from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.jobs.outside import ProofSummary, TableComparison
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
+from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.spark.master import parse_settings
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
 from spark_reconciliation.spark.session import spark_defaults
@@ -131,10 +133,7 @@ def write_table(path: Path, rows: list[Row], time: Any = lambda ms: ms) -> str:
     elif path.suffix == ".jsonl":
         path.write_text("\n".join(json.dumps(row) for row in rows))
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        parquet.write_table(pa.Table.from_pylist(rows), path)
     return str(path)
 
 
@@ -232,6 +231,9 @@ def test_an_audit_is_clean_if_the_names_agree_with_the_tables() -> None:
         ),
         ("id,topic,time\n,T,2026-01-01T00:00:00Z", "", "1 rows lack a value of id and topic"),
         ("id,topic,time\nA,,2026-01-01T00:00:00Z", "", "1 rows lack a value"),
+        ("id,topic,time\n", "", "no row with a time: a comparison would find nothing"),
+        ("id,topic,time\nA,T,\n", "", "no row with a time: a comparison would find nothing"),
+        ("id,topic,time\nA,T,99999999999999999", "", "give ISO 8601 or ms since the epoch"),
     ],
 )
 def test_an_unusable_table_is_named_with_its_rows(
@@ -242,6 +244,30 @@ def test_an_unusable_table_is_named_with_its_rows(
     with pytest.raises(UsageError, match=reason) as raised:
         read_outside(engine, OutsideTable.parse(str(path), columns, ""))
     assert str(path) in str(raised.value)
+
+
+def test_a_file_without_lines_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("")
+    session = LocalSession()
+    with use_engine_of(session), pytest.raises(UsageError, match="no row with a time"):
+        read_outside(session, OutsideTable(str(tmp_path / "t.jsonl")))
+    session.stop()
+
+
+def test_other_columns_may_have_any_names_and_types(engine: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    columns = {
+        "order.id": ["A"],
+        "a`b": ["T"],
+        'due "at"': [1_767_218_400_000],
+        "pairs": pa.array([[(1, 2.0)]], pa.map_(pa.int8(), pa.float64())),
+    }
+    if isinstance(engine, LocalSession):  # Spark reads no file with such a column
+        columns["half"] = pa.array([1.0]).cast(pa.float16())
+    parquet.write_table(pa.table(columns), path)
+    given = 'id=order.id,topic=a`b,time=due "at"'
+    [row] = read_outside(engine, OutsideTable.parse(str(path), given, "")).frame.collect()
+    assert (row["name"], row["topic"], row["time_ms"]) == ("A", "T", 1_767_218_400_000)
 
 
 def test_rows_without_a_time_are_skipped_and_counted(engine: Any, tmp_path: Path) -> None:
