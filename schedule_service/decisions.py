@@ -117,6 +117,12 @@ class PendingLevels:
         self._classify(rows, np.arange(offsets.size), split)
         return await self._with_verdicts(split)
 
+    def pending_of(self, offsets: Offsets) -> Found:
+        """Return the pending ones of some records."""
+        split = _Split(1)
+        self._classify(frames(self._store, offsets), np.zeros(offsets.size, np.int64), split)
+        return split.decided()
+
     def promised(self, offsets: Offsets) -> Offsets:
         """Return the due times of these records, -1 for records that are not level messages."""
         rows = frames(self._store, offsets)

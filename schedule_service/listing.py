@@ -17,6 +17,8 @@ from delayed_delivery.steps import Steps, in_turns
 from delayed_delivery.view_fields import number
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
+from duemq_common.topics import SCHEDULE_TOPIC
+from message_store.index.key_search import search
 from message_store.store import MessageStore
 from schedule_service.decisions import PendingLevels
 
@@ -24,6 +26,7 @@ LIMIT: Final = 20
 LIMIT_MAX: Final = 1_000
 RECORDS_MAX: Final = 2_048  # records read in one call
 RECORDS_PER_STEP: Final = 64
+KEY_PIECE: Final = 512  # records with a key that are classified in one step
 PIECES_MAX: Final = 64  # pieces of the queues read in one call
 TIME_MS_MAX: Final = (1 << 63) - 1
 
@@ -102,10 +105,16 @@ class _LevelPage:
         Raises:
             StoreError: Keys cannot be looked up now.
         """
-        query = self._query
-        messages = await pending.by_key(query.topic, [query.key], unique=False)
-        last = await in_turns(self.add(messages, cursor.log_offset))
-        return self._view(None if last is None else LevelListCursor(log_offset=last))
+        matches = await search(self._store, [SCHEDULE_TOPIC], [self._query.key])
+        former = cursor.log_offset
+        offsets = matches.offsets[matches.offsets > former]
+        for first in range(0, offsets.size, KEY_PIECE):
+            part = offsets[first : first + KEY_PIECE]
+            last = await in_turns(self.add(pending.pending_of(part), former))
+            if last is not None:
+                return self._view(LevelListCursor(log_offset=last))
+            former = int(part[-1])
+        return self._view(None)
 
     def of_levels(
         self, pending: PendingLevels, cursor: LevelListCursor

@@ -11,6 +11,7 @@ import pytest
 from duemq.client import Admin, Message, PendingDecisions, Producer, Refused
 from message_store.store import MessageStore
 from schedule_service import listing
+from schedule_service.decisions import PendingLevels
 from tests.support.running_broker import TIMEOUT_S, running, small
 from tests.support.work_per_turn import WorkPerTurn
 
@@ -52,6 +53,40 @@ def test_a_page_reads_a_bounded_number_of_records(
             async with PendingDecisions(client=producer.client) as decisions:
                 await decisions.cancel(topic="T")
             assert not any(await listed(admin, broker.address))
+
+    asyncio.run(main())
+
+
+def test_a_page_of_a_key_examines_no_later_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "KEY_PIECE", 3)
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Producer(broker=broker.address, timeout_s=TIMEOUT_S) as producer,
+            Admin(client=producer.client) as admin,
+            PendingDecisions(client=producer.client) as decisions,
+        ):
+            for number in range(20):
+                level = HOUR_LEVEL if number % 2 else LONGER_LEVEL
+                await producer.send(Message(f"T{number % 2}", b"b", level=level, keys=["k"]))
+            expected = 10 * [LONGER_LEVEL, HOUR_LEVEL]
+            for limit in (1, 2, 3, 4, 7, 20, 30):
+                pages = await listed(admin, broker.address, key="k", limit=limit)
+                assert [*chain(*pages)] == expected
+                assert max(map(len, pages)) <= limit
+            work = WorkPerTurn(
+                monkeypatch, PendingLevels, "pending_of", lambda _, offsets: offsets.size
+            )
+            view = admin.view(broker.address, VIEW, key="k", limit=4, cursor="")
+            assert len((await work.during(view))["messages"]) == 4
+            assert work.total == 6
+            await decisions.cancel(topic="T0")
+            assert [*chain(*await listed(admin, broker.address, key="k", limit=2))] == (
+                10 * [HOUR_LEVEL]
+            )
 
     asyncio.run(main())
 
