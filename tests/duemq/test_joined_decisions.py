@@ -36,11 +36,15 @@ class Twin:
         self.unknown: list[str] = []  # handles with another time, or another key
 
     async def fill(self, remote: BrokerClient, due_ms: int) -> None:
-        """Send messages: with ids, keys, handles, and for recalls; some of levels."""
-        for time_ms, number in ((due_ms + 5_000, 3 * GROUP), (due_ms, 99)):
+        """Send messages: with ids, keys, handles, and for recalls; some of levels.
+
+        The last one stays pending: it has a handle with another time only, whose result depends on
+        whether the message is pending.
+        """
+        for time_ms, number in ((due_ms + 5_000, 4 * GROUP), (due_ms, 99)):
             handle = RecallHandle(self.topic, "test", str(time_ms), f"U{number}")
             self.unknown.append(handle.encode())
-        for number in range(4 * GROUP):
+        for number in range(4 * GROUP + 1):
             unique = "B" if number in (1, 2) else f"U{number}"
             delay = {"TIMER_DELIVER_MS": str(due_ms + number)}
             if number % 5 == 4 and number < 2 * GROUP:
@@ -57,7 +61,7 @@ class Twin:
     def call(self, kind: str, code: int, picks: list[int], more: Mapping[str, Any]) -> Call:
         """Return a request about some messages."""
         if kind == "recall":
-            names = [*self.handles[3 * GROUP :], *self.unknown]
+            names = [*self.handles[3 * GROUP : 4 * GROUP], *self.unknown]
             handle = names[picks[0] % len(names)]
             return RequestCode.RECALL_MESSAGE, {"topic": self.topic, "recallHandle": handle}, {}
         body: dict[str, Any] = {"topic": self.topic, **more}
