@@ -111,7 +111,7 @@ class V5Cluster:
                     async with self._connect(each.address) as client:
                         return await client.call(request, timeout_s=FORWARD_S)
                 except OSError as error:
-                    text = f"broker {broker_name} at {each.address}: {error or 'no response'}"
+                    text = f"broker {broker_name} at {each.address}: {str(error) or 'no response'}"
                     raise V5Error(v2.PROXY_TIMEOUT, text) from error
         return None
 

@@ -15,6 +15,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
 from duemq.registry.topic_routes import ROUTE_MS, BrokerQueues, TopicRoutes
+from duemq.v5 import cluster as forwarding
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq_common.recall_handle import RecallHandle
@@ -34,6 +35,12 @@ INNER = {
         {"accessKey": ROOT.access_key, "secretKey": ROOT.secret}
     )
 }
+
+
+@pytest.fixture(autouse=True)
+def forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forwarded requests wait: the first recall of a broker loads kernels for seconds."""
+    monkeypatch.setattr(forwarding, "FORWARD_S", WAIT_S)
 
 
 @asynccontextmanager
@@ -303,6 +310,11 @@ def test_a_recall_reports_a_broker_that_does_not_respond(tmp_path: Path) -> None
                     found = await recall(caller, "T", handle)
                     assert found.status.code == v2.PROXY_TIMEOUT
                     assert f"broker {NAMES[1]} at {dead}" in found.status.message
+                    queues = BrokerQueues(NAMES[1], second.address, "", 1, 1, 6)
+                    patch.setattr(forwarding, "FORWARD_S", 0.0)
+                    found = await recall(caller, "T", handle)
+                    assert found.status.code == v2.PROXY_TIMEOUT
+                    assert found.status.message.endswith(f"at {second.address}: no response")
 
     asyncio.run(main())
 
