@@ -232,7 +232,7 @@ class HaServer:
             await connection.run()
         except (OSError, PeerError, StoreError) as error:
             self.failure = f"{connection.address}: {str(error) or type(error).__name__}"
-            self._lost("replica %s: %s", connection.address, error or type(error).__name__)
+            self._lost("replica %s: %s", connection.address, str(error) or type(error).__name__)
         except Exception:
             self.failure = f"{connection.address}: internal error of this broker, see its log"
             log.exception("replica %s: closed after an internal error", connection.address)

@@ -54,7 +54,7 @@ async def clustered(
         await registered(second)
 
         def connect(credentials: Credentials | None) -> Client:
-            return Client(first.namesrv_address, credentials=credentials)
+            return Client(first.namesrv_address, credentials=credentials, timeout_s=TIMEOUT_S)
 
         serving = serving_console(connect, options or ConsoleOptions(port=0), console_routes)
         async with (
