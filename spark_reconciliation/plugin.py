@@ -44,8 +44,8 @@ class LastAudit:
 class ReconciliationPlugin(PluginBase):
     """Plugin that starts audits by `reconcileCron` and on request, one at a time.
 
-    Args:
-        run: Runs a command.
+    Attributes:
+        run_command: Runs the command of an audit.
     """
 
     name = "reconciliation"
@@ -53,9 +53,9 @@ class ReconciliationPlugin(PluginBase):
     def __init__(
         self,
         host: PluginHost,
-        run: Callable[..., Awaitable[child_process.Result]] = child_process.run,
+        run_command: Callable[..., Awaitable[child_process.Result]] = child_process.run,
     ) -> None:
-        self._host, self._run = host, run
+        self._host, self.run_command = host, run_command
         self.config = from_properties(ReconcileConfig, host.properties)
         self.last = LastAudit()
         self.stored = StoredAudits(host.store_root, lambda: self.config.ledger_url)
@@ -137,7 +137,7 @@ class ReconciliationPlugin(PluginBase):
         started_ms = self._host.clock.now_ms()
         levels = self._host.properties.get(LEVELS_KEY, "")
         command = child_process.command_of(self.config, self._host.store_root, levels)
-        result = await self._run(
+        result = await self.run_command(
             command, seconds_max=self.config.minutes_max * child_process.MINUTE_S
         )
         ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1

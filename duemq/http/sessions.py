@@ -83,9 +83,9 @@ class AccountSession:
             if not isinstance(one, FormerMember)
         ]
         responses = await asyncio.gather(*calls, return_exceptions=True)
-        known = [one for one in responses if isinstance(one, Response)]
-        refusals = [one for one in known if one.code == ResponseCode.NO_PERMISSION]
-        if refusals and len(refusals) == len(known):
+        answers = [one for one in responses if isinstance(one, Response)]
+        refusals = [one for one in answers if one.code == ResponseCode.NO_PERMISSION]
+        if refusals and len(refusals) == len(answers):
             raise Refused(ResponseCode.NO_PERMISSION, refusals[0].remark or "")
 
     async def absent_masters(self) -> list[BrokerMember]:

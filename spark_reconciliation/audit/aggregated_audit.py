@@ -98,6 +98,7 @@ def aggregate_verdicts(survey: AuditSurvey, tallies: Tallies) -> AggregatedAudit
         return AggregatedAudit([], survey.verdicts(survey.histories(survey.plain), ids=False))
     kept = rows.where(F.col("key").isNull()).collect()  # at most one row for each lateness
     if not count and survey.events is None:
+        rows.unpersist()
         return AggregatedAudit(kept, None)
     plain = survey.plain.join(F.broadcast(keys), "key") if count else survey.plain.limit(0)
     return AggregatedAudit(kept, survey.verdicts(survey.histories(plain), ids=False))

@@ -100,7 +100,7 @@ def compare_groups(spark: SparkSession, groups: Sequence[StoreGroup]) -> tuple[G
         logs = [LogRange(**row.asDict()) for row in extents(stores).collect()]
         results.append(GroupResult(group.store, logs, count, examples))
         for frame in (rows, stores):
-            frame.unpersist()  # Spark would use the rows again for a store that has changed
+            frame.unpersist()
     return tuple(results)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ PIECES_PER_CORE: Final = 8
 PIECE_BYTES_MAX: Final = 512 << 20
 BUCKET_BYTES: Final = 128 << 20  # bytes of the log; its tallies take a sixth of that
 BUCKETS_REMOTE: Final = 200  # number of buckets if only the server knows the size of the store
+_READS: Final = itertools.count()
 QUEUE_COLUMNS = ("topic", "queue_id", "phys_offset", "queue_offset", "store_id", "fault")
 
 
@@ -72,7 +74,7 @@ def read_table(
     )
     one_each = spark.range(0, len(tasks), 1, len(tasks))
     return one_each.mapInArrow(
-        partial(_read_parts, TableReader(scan_options, names), tasks), schema
+        partial(_read_parts, next(_READS), TableReader(scan_options, names), tasks), schema
     )
 
 
@@ -116,9 +118,14 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
 
 
 def _read_parts(
-    reader: TableReader, tasks: PackedTasks, numbers: Iterator[pa.RecordBatch]
+    read: int, reader: TableReader, tasks: PackedTasks, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the parts of the tasks with some numbers. Runs on a worker."""
+    """Read the parts of the tasks with some numbers. Runs on a worker.
+
+    Args:
+        read: Number of the read. Without it, Spark would use the persisted rows of an equal read,
+            although the store may have changed since.
+    """
     from spark_reconciliation.spark.reader import settle_worker
 
     settle_worker()

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from duemq_common.clock import FakeClock
 from duemq_migration.plans.plan import PlannedLevel
+from message_store import layout
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.migration_proof import (
     DRAINED,
@@ -26,12 +27,14 @@ from spark_reconciliation.jobs import jobs
 from spark_reconciliation.jobs.run import AuditRequest, run_audit
 from spark_reconciliation.jobs.watch import Watch, WatchConfig
 from spark_reconciliation.local.frame import LocalSession
-from spark_reconciliation.spark.read import audit_stores, read_table
+from spark_reconciliation.spark.read import audit_stores, count_stores, read_table
 from tests.migration.plans.test_counting import plan_of
 from tests.migration.steps.test_drain import fill
 from tests.spark_reconciliation.conftest import FOR_FEW_ROWS
+from tests.spark_reconciliation.log_bytes import Log
 from tests.support.migration_rig import MigrationRig
-from tests.support.planted_faults import plant
+from tests.support.planted_faults import SMALL_FILE_BYTES, plant
+from tests.support.read_tables import read_rows
 
 VERDICT = {
     "store": "string",
@@ -385,3 +388,27 @@ def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Pa
     assert newest == expected
     states = sorted(path.name for path in (home / "state").iterdir())
     assert len(states) == 2, "old states are forgotten"
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+def test_few_findings_are_kept_and_those_of_a_changed_store_are_others(
+    spark: Any, tmp_path: Path
+) -> None:
+    """A session keeps few findings, which it would scan for again, but none of another state."""
+    rig = MigrationRig(tmp_path / "store").open()
+    fill(rig, 10, (3, 4))
+    rig.advance(75_000)
+    rig.close()
+    config = AuditConfig(late_ms=0, as_of_ms=rig.clock.now_ms())
+    whole, _ = count_stores(spark, [str(rig.root)], config)
+    assert (whole.rest, sum(row["count"] for row in whole.kept)) == (None, 10)
+    log = Log(rig.root, SMALL_FILE_BYTES)
+    [*_, delivery] = read_rows(rig.root, "messages", "phys_offset")
+    log.flip(delivery["phys_offset"] + layout.RECORD_HEAD.itemsize)
+    log.close()
+    brief, _ = count_stores(spark, [str(rig.root)], config)
+    assert brief.rest is not None
+    assert (brief.rest.is_cached, brief.rest.count()) == (True, 1)
+    assert sum(row["count"] for row in brief.kept) == 9
+    brief.rest.unpersist()

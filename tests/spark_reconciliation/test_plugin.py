@@ -170,7 +170,7 @@ def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
                     sent = await client.send("T", b"x", DELAY="2", UNIQ_KEY=f"ID{number}")
                     assert sent.code == 0
             plugin: Any = broker.plugins.plugins["reconciliation"]
-            plugin._run = eager
+            plugin.run_command = eager
             await plugin.audit()
             view: dict[str, Any] = plugin.admin_views()["status"]()
             return view

@@ -161,7 +161,7 @@ def test_an_audit_is_started(tmp_path: Path) -> None:
     async def main() -> None:
         async with api(tmp_path) as (broker, client):
             plugin: Any = broker.plugins.plugins["reconciliation"]
-            plugin._run = endless  # a process may end before the second request
+            plugin.run_command = endless  # a process may end before the second request
             started = await client.post("/api/v1/audits")
             assert started.status_code == 202, started.text
             assert (await client.post("/api/v1/audits?broker=absent")).status_code == 404
