@@ -193,6 +193,7 @@ class Simulation:
             message.number = self._serial
             message.fate = Fate.UNKNOWN
             await self._send_later(Request(37, fields), [message])
+            message.is_overtaken = message.fate is Fate.UNKNOWN
         else:
             assert (await self.rig.call(Request(37, fields))).code == 0
 

@@ -38,6 +38,8 @@ class Message:
         due_ms: Earliest delivery time.
         there_ms: Time by which an accepted message is delivered, with a tolerance of HOLD_MS.
         level: Delay level; 0: no delay.
+        is_overtaken: Whether messages may have been sent before the response to its commit: they
+            may come before it.
     """
 
     body: bytes
@@ -47,6 +49,7 @@ class Message:
     number: int
     fate: Fate = Fate.UNKNOWN
     there_ms: int = 0
+    is_overtaken: bool = False
 
     def taken(self, now_ms: int, sent_ms: int) -> None:
         """Record the acknowledgement at `now_ms`; the store time is between `sent_ms` and then."""
@@ -115,7 +118,8 @@ def order_faults(arrived: list[Message]) -> list[str]:
     faults = []
     for index, message in enumerate(arrived):
         for later in arrived[index + 1 :]:
-            if later.number < message.number and later.due_ms <= message.due_ms:
+            is_elder = later.number < message.number and not later.is_overtaken
+            if is_elder and later.due_ms <= message.due_ms:
                 faults.append(f"{message.body!r} came before its elder {later.body!r}")
                 break
     return faults
