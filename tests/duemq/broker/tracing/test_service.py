@@ -21,6 +21,7 @@ from tests.support.running_broker import TIMEOUT_S, running, small
 
 CONTEXT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 RECEIVED_S = 30.0
+EXPORTING = ("end of traces", "OtelBatch")  # names of threads
 
 
 class Receiver(ThreadingHTTPServer):
@@ -98,8 +99,12 @@ def test_a_receiver_that_is_away_delays_neither_sends_nor_the_stop(
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     monkeypatch.setattr("duemq.broker.tracing.span_export.CLOSE_S", 0.1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")  # it repeats the request once
     [port] = free_ports(1)
     asyncio.run(sent(tmp_path, port, 1_000))
+    for thread in threading.enumerate():
+        if thread.name.startswith(EXPORTING):  # it would draw random numbers in other tests
+            thread.join(RECEIVED_S)
 
 
 def test_without_an_endpoint_nothing_is_imported_and_nothing_is_called(tmp_path: Path) -> None:
