@@ -184,14 +184,22 @@ class Browser:
         """Click the element that a selector selects."""
         self._run(lambda: self._page.click(selector))
 
-    def fill(self, values: dict[str, str]) -> None:
-        """Replace the texts of inputs, given by their names."""
+    def fill(self, values: dict[str, str], form: str = "") -> None:
+        """Replace the texts of inputs, given by their names, of the form that a selector selects.
+
+        Args:
+            form: Empty: the first form with such an input.
+        """
 
         async def fills() -> None:
             for name, text in values.items():
-                await self._page.fill(f"[name={name}]:not([type=hidden])", text)
+                await self._page.fill(f"{form} [name={name}]:not([type=hidden])", text)
 
         self._run(fills)
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose an option of the selection with a name."""
+        self._run(lambda: self._page.select_option(f"select[name={name}]", value))
 
     def press(self, key: str, count: int = 1) -> None:
         """Press a key, repeatedly."""
