@@ -14,7 +14,10 @@ OCCURRENCE_NAMES: Final = frozenset({SCHEDULE_NAME, PLANNED_TIME, NEXT_TIME, MAN
 
 REPAIRED: Final = "DUEMQ_REPAIRED"
 """Property of a message that `duemq send --from` has sent: log offset of the former record."""
+CANCELLED_BODY: Final = b"0"
 FIRED_BODY: Final = b"1"
-"""Body of a note in DUEMQ_DECISIONS about an early delivery; that of a cancellation is 0."""
+MOVED_BODY: Final = b"2"
+"""Bodies of markers and of notes in DUEMQ_DECISIONS: a cancel, a record after the delivery of a
+fire, a record after the copy of a move. Apache's brokers ignore the body of a marker."""
 MASTER_FIELD: Final = "masterAddress"
 """Field of a replica's response with the address of its master, empty if it is unknown."""

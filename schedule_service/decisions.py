@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from delayed_delivery.kernels.texts import UNREADABLE, DecisionOutput
-from delayed_delivery.names import FIRED_BODY
+from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY
 from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import (
     Decided,
@@ -59,7 +59,6 @@ from schedule_service.queues import ScheduleQueues
 PIECE_UNITS = 512
 WALK_UNITS = 8_192
 BATCH_ROWS = 512
-CANCEL_BODY: Final = b"0"
 DAMAGED: Final = "its record in the commit log is damaged"
 NOT_TAKEN = (
     "the message needs the timer store, which does not run: set timerWheelEnable=true and start "
@@ -291,7 +290,7 @@ class PendingLevels:
         batch.reserve(offsets.size, text_bytes + kernels.CANCEL_ROOM * (offsets.size + 1))
         batch.trusted, batch.count = True, int(offsets.size)
         batch.filled["status"] = UNREADABLE
-        body_pos = batch.stage(CANCEL_BODY)
+        body_pos = batch.stage(CANCELLED_BODY)
         free_pos = np.array([batch.staging_len], np.int64)
         output = DecisionOutput(batch.rows, batch.staging, free_pos)
         context = kernels.CancelContext(self._decisions, self._clock.now_ms(), body_pos)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from delayed_delivery.names import FIRED_BODY, MOVED_BODY
+from spark_reconciliation.audit.keyed_events import body_number
 from spark_reconciliation.audit.plain_histories import HISTORY
 from spark_reconciliation.engine import F
 from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+FOLLOWING: Final = tuple(body_number(body) for body in (FIRED_BODY, MOVED_BODY))
+"""Bodies of the records that follow a delivery or a copy; those of a cancel have another one."""
 
 
 def whole_histories(events: DataFrame) -> DataFrame:
@@ -25,6 +30,8 @@ def whole_histories(events: DataFrame) -> DataFrame:
     decides = role.isin(Role.MARK, Role.MARKER, Role.DECISION)
     cancels = decides & (F.col("first_copy").isNull() | (position < F.col("first_copy")))
     marks = role.isin(Role.MARK, Role.DECISION)
+    # the marker of a fire and of a move follows a delivery or a copy
+    follows = marks & F.col("body").isin(*FOLLOWING) & F.col("first_copy").isNull()
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
         position.alias("at"),
@@ -70,6 +77,7 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.min(F.when(is_sent | quarantines, position)).alias("ended_at"),
         F.min(F.when(cancels, position)).alias("cancelled_at"),
         F.max(F.when(marks, position)).alias("marked_at"),
+        F.count(F.when(follows, 1)).alias("following"),
         F.max(F.when(is_held, F.col("copies"))).alias("copies"),
         F.count(F.when((is_sent | quarantines) & (F.col("copies") > 0), 1)).alias("ended_old"),
     )
@@ -105,6 +113,7 @@ def _facts(histories: DataFrame) -> DataFrame:
         "cancelled": F.col("cancelled_at").isNotNull() & before_end,
         # a fire appends a marker after the delivery
         "fired": F.coalesce(F.col("marked_at") > F.col("sent.at"), F.lit(False)),
+        "record_gone": F.col("following") > 0,
         "copies": F.coalesce("copies", F.lit(0)),
         "other_time": F.coalesce("leaf.other_time", F.lit(False)),
         "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.plain_histories import tally_column
 from spark_reconciliation.audit.tally import PLACE_MAX, STORE_BITS
 from spark_reconciliation.engine import F
+from spark_reconciliation.kernels.columns import CRC_MASK
 from spark_reconciliation.scan.roles import PENDING_ROLES, Role
 from spark_reconciliation.scan.tables import TIME_MIN
 
@@ -40,6 +42,11 @@ def unit_events(units: DataFrame, plain: DataFrame) -> DataFrame:
 def broadcast_if_few(rows: DataFrame) -> DataFrame:
     """Return rows for a join that sends them to each task, if these can have them; an action."""
     return F.broadcast(rows) if rows.count() <= BROADCAST_MAX else rows
+
+
+def body_number(body: bytes) -> int:
+    """Return the number by which histories compare bodies: CRC, as Apache stores it, and length."""
+    return (crc32(body) & CRC_MASK) << 32 ^ len(body)
 
 
 def origin() -> Column:

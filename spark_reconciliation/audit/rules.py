@@ -115,6 +115,7 @@ def _set_back_ms() -> Column:
 
 OTHER_TIME: Final = "the due time in its queue is not that of its level"
 NO_UNIT: Final = "the unit of its queue does not agree with it"
+RECORD_GONE: Final = "fired or moved, and the log has no delivery and no copy of it"
 OTHER_UNIT: Final = "a unit that does not agree with it points at it"
 Rule = tuple[str, "Column", str]
 
@@ -142,7 +143,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("duplicated", removed & twice, "delivered more than once"),
         ("removed", removed & ended, "delivered; retention has removed its record"),
         ("lost", lost_record, "its record was removed while pending"),
-        ("removed", removed & c("removed_pending"), "cancelled; retention has removed its record"),
+        ("removed", removed & c("removed_pending"), "decided; retention has removed its record"),
         ("removed", removed & c("removed_settled"), "settled; retention has removed its record"),
         ("quarantined", no_record & (c("quarantines") > 0), "its record cannot be read"),
         ("corrupt", no_record, "its queue points at no valid record"),
@@ -164,6 +165,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("early", early, "delivered before its due time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
         ("quarantined", c("quarantines") > 0, "it went to the quarantine topic"),
+        ("lost", ~sent & c("record_gone"), RECORD_GONE),
         ("cancelled", c("cancelled"), "cancelled in time"),
         ("corrupt", pending & c("pending_damaged"), "its body does not match its CRC"),
         ("corrupt", pending & c("due_ms").isNull(), "it has no due time"),

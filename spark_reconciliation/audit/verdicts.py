@@ -13,7 +13,7 @@ their origin (docs/decisions/0002, 0014), records of Apache's brokers do not: `o
 from unique id, target, birth and time.
 
 Due time, topic and queue of a message are those of the leaf. A marker after the deciding record is
-written for Apache's brokers and cancels no message.
+written for Apache's brokers and cancels no message; without that record the message is lost.
 """
 
 from __future__ import annotations

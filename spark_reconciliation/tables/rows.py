@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delayed_delivery.names import FIRED_BODY
+from delayed_delivery.names import FIRED_BODY, MOVED_BODY
 from duemq_common.topics import REVIVE_PREFIX
 from spark_reconciliation.arrays import Mask, Numbers, Rows
 from spark_reconciliation.scan.columns import MessageColumns
@@ -186,15 +186,17 @@ class TableRows:
         decided = np.zeros(role.size, np.int8)
         if is_mark.any():
             decided[is_mark] = self._decided.find(positions[is_mark])
-        fired = np.zeros(role.size, np.bool_)
-        notes = np.flatnonzero(role == Role.DECISION)
+        fired, announced = np.zeros((2, role.size), np.bool_)
+        notes = np.flatnonzero(is_mark | (role == Role.DECISION))
         if notes.size:
             bodies = self._bodies.batch(scan, _rows_at(rows, positions[notes]))
             assert bodies is not None
-            fired[notes] = [body == FIRED_BODY for body in bodies.column(0).to_pylist()]
+            texts = bodies.column(0).to_pylist()
+            fired[notes] = [body == FIRED_BODY for body in texts]
+            announced[notes] = [body == MOVED_BODY for body in texts]
         cases = (
             (is_copy & (numbers(batch, "rolls") != NONE), "rolled"),
-            (is_copy & moved, "moved"),
+            ((is_copy & moved) | announced, "moved"),
             (is_copy, "copied"),
             (role == Role.QUARANTINE, "quarantined"),
             (role == Role.MARKER, "cancel_requested"),

@@ -6,11 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
+from delayed_delivery.names import FIRED_BODY, MOVED_BODY
 from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_reconciliation.audit.audit_config import AuditConfig
 
 Row = dict[str, Any]
+FOLLOWING = {(crc32(body) & 0x7FFFFFFF, len(body)) for body in (FIRED_BODY, MOVED_BODY)}
 
 
 @dataclass
@@ -212,7 +215,14 @@ class _Store:
             return "corrupt"
         if history.parked:
             return "quarantined"
+        if any(self._follows_a_record(row) for row in history.cancels):
+            return "lost"
         return "cancelled" if cancelled else self._judge_pending(history, leaf)
+
+    def _follows_a_record(self, row: Row) -> bool:
+        """Return whether a decision follows a delivery, or a copy that does not exist."""
+        is_own = row["prepared_offset"] < 0 and not self.copies.get(row["origin"])
+        return is_own and (row["body_crc"], row["body_len"]) in FOLLOWING
 
     def _judge_sent(self, history: History, leaf: Row, cancelled: bool) -> str:
         first, due_ms = history.sent[0], self._due_ms(history, leaf)

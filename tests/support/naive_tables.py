@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY, MOVED_BODY
 from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.scheduled_logs import START_MS, ScheduledLog
 
@@ -156,8 +157,15 @@ class RandomLog:
 
     def move(self, message: PendingMessage, number: int) -> None:
         message.due_ms, message.level = message.due_ms + 1 + number, None
+        if number % 5 == 4:  # the copy is not in the log
+            self.pending.remove(message)
+            [offset] = self.mark(message, message.leaf, body=MOVED_BODY)
+            self.note(
+                "decisions", message, offset, decision="moved", topic=message.topic, keys=None
+            )
+            return
         self.copied(message, "moved", {})
-        self.mark(message, self.events[-1].leaf)
+        self.mark(message, self.events[-1].leaf, body=MOVED_BODY if number % 2 else CANCELLED_BODY)
 
     def copy(self, message: PendingMessage, number: int) -> None:
         if message.level:
@@ -172,10 +180,17 @@ class RandomLog:
         self.note("decisions", message, offset, decision=decision, **facts)
         message.leaf = offset
 
-    def mark(self, message: PendingMessage, origin: int | None, count: int = 1) -> list[int]:
+    def mark(
+        self,
+        message: PendingMessage,
+        origin: int | None,
+        count: int = 1,
+        body: bytes = CANCELLED_BODY,
+    ) -> list[int]:
+        """Append markers; former versions wrote the same body for all decisions."""
         named = {"TIMER_DEL_UNIQKEY": f"{message.topic}+id{message.number}"}
         own = {"REAL_TOPIC": message.topic, "TIMER_OUT_MS": str(self.now_ms)} | named
-        return [self.record(TIMER_TOPIC, own, origin=origin) for _ in range(count)]
+        return [self.record(TIMER_TOPIC, own, origin=origin, body=body) for _ in range(count)]
 
     def cancel(self, message: PendingMessage, number: int) -> None:
         if number % 4 == 3:
@@ -194,12 +209,14 @@ class RandomLog:
 
     def fire(self, message: PendingMessage, number: int) -> None:
         self.pending.remove(message)
-        self.sent(message)
+        if message.level or number % 5 != 4:  # otherwise the delivery is not in the log
+            self.sent(message)
         if message.level:
             offset = self.record("DUEMQ_DECISIONS", {}, origin=message.leaf, body=b"1")
             self.note("decisions", message, offset, decision="fired", message_id=None)
             return
-        [offset] = self.mark(message, message.leaf)
+        old = number % 5 < 2
+        [offset] = self.mark(message, message.leaf, body=CANCELLED_BODY if old else FIRED_BODY)
         self.note("decisions", message, offset, decision="fired", topic=message.topic)
 
     def quarantine(self, message: PendingMessage, number: int) -> None:

@@ -53,6 +53,8 @@ FAR: Final = {
     "moved_twice": "moved_twice",
     "moved": "moved",
     "fired": "moved",
+    "fired_lost": "lost",
+    "moved_lost": "lost",
     "cancelled": "cancelled",
     "cancelled_but_fired": "cancelled_but_fired",
     "other_time": "corrupt",
@@ -178,10 +180,11 @@ class _Planting:
             is_level = holder == "level"
             pending = self.rig.pending_levels if is_level else self.rig.pending_timers
             cancelled = self.places("cancelled", "cancelled_but_fired", holder=holder)
-            moved, copied = (self.places(kind, holder=holder) for kind in ("moved", "moved_twice"))
+            moved = self.places("moved", holder=holder)
+            copied = self.places("moved_twice", "moved_lost", holder=holder)
             for decided in (
                 pending.cancel(cancelled),
-                pending.fire(self.places("fired", holder=holder)),
+                pending.fire(self.places("fired", "fired_lost", holder=holder)),
                 pending.move(moved, np.full(moved.size, now_ms + 2_500), self.rig.run_hooks),
                 pending.move(copied, np.full(copied.size, now_ms + HOUR_MS), self.rig.run_hooks),
             ):
@@ -230,7 +233,9 @@ class _Planting:
         def deliveries(kind: str) -> Iterator[int]:
             return (sent[offset] for offset in self.places(kind).tolist())
 
-        for offset in deliveries("lost"):
+        copies = self._of_origins(TIMER_TOPIC)
+        lost_copies = (copies[offset] for offset in self.places("moved_lost").tolist())
+        for offset in (*deliveries("lost"), *deliveries("fired_lost"), *lost_copies):
             log.head(offset)["sys_flag"] = layout.SYS_ROLLBACK
         for offset in deliveries("early"):
             log.head(offset)["store_ms"] -= NEAR_MS // 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from zlib import crc32
 
+from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY, MOVED_BODY
 from duemq_common.topics import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = dict[str, Any]
@@ -144,7 +146,7 @@ class RandomStore:
         kept = {name: old[name] for name in names}
         if self.chance(0.15):
             topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
-            self.row(topic, prepared_offset=named)
+            self.row(topic, prepared_offset=named, **self.decision())
             return
         if self.chance(0.6) and old["due_ms"]:
             self.now_ms = max(self.now_ms, old["due_ms"])
@@ -161,7 +163,12 @@ class RandomStore:
         name = f"{old['real_topic']}+{old['unique_id']}"
         named = -old["phys_offset"] - 1 if self.chance(0.5) else 0
         own = {"prepared_offset": named, "cancels": name, "out_ms": old["out_ms"]}
-        self.row(TIMER_TOPIC, **own)
+        self.row(TIMER_TOPIC, **own, **self.decision())
+
+    def decision(self) -> Row:
+        """Return the body of a record about a cancel, a fire or a move."""
+        body = self.random.choice([CANCELLED_BODY] * 2 + [FIRED_BODY, MOVED_BODY])
+        return {"body_crc": crc32(body) & 0x7FFFFFFF, "body_len": len(body)}
 
     def early_marker(self) -> None:
         """Append a marker before its timer, which is not cancelled."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delayed_delivery.kernels.texts import UNREADABLE, DecisionOutput
+from delayed_delivery.names import CANCELLED_BODY
 from duemq_common.codes import ResponseCode
 from duemq_common.topics import TIMER_TOPIC
 from message_store import layout as store_layout
@@ -44,15 +45,16 @@ class DecidingRecords:
         self._frames = np.zeros(1, store_layout.SCANNED)
         self.is_refused_now = False
 
-    def put_markers(self, timers: Rows, now_ms: int, *, named: bool) -> dict[int, str]:
+    def put_markers(self, timers: Rows, now_ms: int, body: bytes) -> dict[int, str]:
         """Append the markers of each timer; return the refusals, by index.
+
+        The first markers of a cancel have the keys of their targets, so that a lookup finds it.
 
         Args:
             timers: (n,) `layout.TIMED`.
-            named: The first markers have the keys of their targets, so that a lookup finds the
-                cancel.
+            body: One of `names.CANCELLED_BODY`, `FIRED_BODY` and `MOVED_BODY`.
         """
-        return self._put(timers, None, now_ms, named)
+        return self._put(timers, None, now_ms, body == CANCELLED_BODY, body)
 
     def put_copies(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
         """Append a copy of each timer, due at due_ms[i]; return the refusals, by index."""
@@ -72,12 +74,13 @@ class DecidingRecords:
         return self._put(timers, due_ms, now_ms, True)
 
     def _put(
-        self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool
+        self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool, body: bytes = b""
     ) -> dict[int, str]:
         """Append markers (`due_ms` None) or copies; return the refusals, by index.
 
         Args:
             keeps: Whether markers have the keys of their targets, or copies keep their due time.
+            body: Body of the markers.
         """
         refused: dict[int, str] = {}
         self.is_refused_now = False
@@ -85,7 +88,7 @@ class DecidingRecords:
         while first < timers.size:
             rows = timers[first : first + batch_size(timers["record_size"][first:], rows_max)]
             times = None if due_ms is None else due_ms[first : first + rows.size]
-            self._fill(rows, times, now_ms, keeps)
+            self._fill(rows, times, now_ms, keeps, body)
             self._store.put(self._batch)
             failed = self._batch.filled["status"].reshape(-1, rows.size) != 0
             for index in np.flatnonzero(failed.all(axis=0)).tolist():
@@ -97,7 +100,9 @@ class DecidingRecords:
             first += int(rows.size)
         return refused
 
-    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool) -> None:
+    def _fill(
+        self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool, body: bytes
+    ) -> None:
         batch = self._batch
         batch.clear()
         sizes = int(timers["record_size"].clip(0).astype(np.int64).sum())
@@ -105,7 +110,7 @@ class DecidingRecords:
         batch.reserve(count, 3 * sizes + kernels.MARKER_ROOM * (count + 1))
         batch.trusted, batch.count = True, count
         batch.rows[: batch.count]["status"] = UNREADABLE
-        body_at = batch.stage(b"0")
+        body_at = batch.stage(body)
         context = kernels.Context(self._timer, self._precision_ms, now_ms, body_at)
         free_pos = np.array([batch.staging_len], np.int64)
         output = DecisionOutput(batch.rows, batch.staging, free_pos)

@@ -15,13 +15,15 @@ timer does not change.
 A move and a fire also append a marker with the same origin. An Apache broker that opens the store
 cancels the old unit by this marker. The marker follows the deciding record; a crash between the two
 affects an Apache broker only, because DueMQ's recovery reads origins. A move within one slot
-appends no marker, because the marker would cancel the copy.
+appends no marker, because the marker would cancel the copy. The body of a marker distinguishes the
+three (`names.CANCELLED_BODY`), so that an audit knows which record has to precede it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY, MOVED_BODY
 from delayed_delivery.ownership import JournalEntry
 from delayed_delivery.pending import Decided, Verdict
 from duemq_common.config import INT_MAX
@@ -170,7 +172,7 @@ class Decisions:
         rows, locations, decided = self._read_pending(offsets)
         positions = np.flatnonzero(locations != NOWHERE)
         now_ms = self._state.clock.now_ms()
-        refused = self._records.put_markers(rows[positions], now_ms, named=True)
+        refused = self._records.put_markers(rows[positions], now_ms, CANCELLED_BODY)
         self.cancelled += self._conclude(rows, locations, positions, refused, decided)
         return decided
 
@@ -196,7 +198,7 @@ class Decisions:
         moved = indexes[decided.verdicts[indexes] == Verdict.DONE]
         width_ms = state.config.precision_ms
         other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
-        self._records.put_markers(rows[moved[other]], now_ms, named=False)
+        self._records.put_markers(rows[moved[other]], now_ms, MOVED_BODY)
         decided.log_end = state.store.max_offset
         return decided
 
@@ -275,5 +277,5 @@ class Decisions:
             where = positions[np.flatnonzero(rows["phys_offset"][positions] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
             decided.remarks |= dict.fromkeys(where.tolist(), remark)
-        self._records.put_markers(rows[positions[: outcome.done]], now_ms, named=False)
+        self._records.put_markers(rows[positions[: outcome.done]], now_ms, FIRED_BODY)
         decided.log_end = state.store.max_offset

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY, MOVED_BODY
 from delayed_delivery.quarantine import origin_of
 from duemq_common.text import java_hash
 from duemq_common.topics import TIMER_TOPIC
@@ -21,6 +22,7 @@ from timer_store import layout
 from timer_store.pending.decision_records import DecidingRecords
 
 PRECISION_MS = 1_000
+BODIES = (CANCELLED_BODY, FIRED_BODY, MOVED_BODY)
 STALE = (
     "TIMER_OUT_MS",
     "TIMER_DELIVER_MS",
@@ -109,22 +111,23 @@ def new_records(store: Any, first: int) -> list[Any]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(targets=TARGETS, named=st.booleans(), later_ms=st.integers(1, 10**15))
+@given(targets=TARGETS, body=st.sampled_from(BODIES), later_ms=st.integers(1, 10**15))
 def test_markers_and_copies(
-    targets: list[dict[str, int | bytes | str]], named: bool, later_ms: int
+    targets: list[dict[str, int | bytes | str]], body: bytes, later_ms: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         rows = put_targets(store, targets)
         made = DecidingRecords(store, PRECISION_MS)
         count = len(targets)
         olds = new_records(store, 0)[::-1]
-        assert made.put_markers(rows, 77, named=named) == {}
+        assert made.put_markers(rows, 77, body) == {}
         old_due = dict(zip(rows["phys_offset"].tolist(), rows["due_ms"].tolist(), strict=True))
         times = np.arange(later_ms, later_ms + count)
         assert made.put_copies(rows, times, 77) == {}
         news = new_records(store, count)
         pairs = list(zip(olds, rows["due_ms"].tolist(), strict=True))
-        wanted = [(o, naive_marker(o.properties, due_ms, named=named)) for o, due_ms in pairs]
+        is_named = body == CANCELLED_BODY
+        wanted = [(o, naive_marker(o.properties, due_ms, named=is_named)) for o, due_ms in pairs]
         wanted += [
             (o, naive_key_marker(o.properties, due_ms))
             for o, due_ms in pairs
@@ -132,7 +135,7 @@ def test_markers_and_copies(
         ]
         for (old, properties), marker in zip(wanted, news[: len(wanted)], strict=True):
             assert marker.properties == properties
-            assert (marker.body, marker.born_ms, marker.queue_id) == (b"0", 77, 0)
+            assert (marker.body, marker.born_ms, marker.queue_id) == (body, 77, 0)
             assert marker.prepared_offset == origin_of(old.phys_offset)
         for old, due_ms, copy in zip(olds, times.tolist(), news[len(wanted) :], strict=True):
             assert copy.properties == naive_copy(old.properties, due_ms)
