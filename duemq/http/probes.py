@@ -10,9 +10,9 @@ Probes need no account. Metrics are collected in a worker thread, one scrape at 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
-from collections.abc import Awaitable, Callable
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -28,6 +28,7 @@ from duemq.net.notices import Notices
 
 log = logging.getLogger(__name__)
 PATHS: Final = "paths are /metrics, /livez, /readyz, /healthz and /ready"
+GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 Probe = Callable[[], Awaitable[str]]
 """Returns the reason of a 503 response; empty for 200."""
@@ -82,10 +83,17 @@ class Probes:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         names = request.query_params.getlist("name[]")
         registry = self._registry.restricted_registry(names) if names else self._registry
-        body, headers = encode(registry.collect(), encoder), {"Content-Type": content_type}
+        pieces, headers = encode(registry.collect(), encoder), {"Content-Type": content_type}
         if "gzip" in request.headers.get("accept-encoding", ""):
-            body, headers = gzip.compress(body, 1), headers | {"Content-Encoding": "gzip"}
-        return Response(body, headers=headers)
+            pieces, headers = _compressed(pieces), headers | {"Content-Encoding": "gzip"}
+        return Response(b"".join(pieces), headers=headers)
+
+
+def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces in the format of gzip."""
+    compressor = zlib.compressobj(1, wbits=GZIP_BITS)
+    yield from map(compressor.compress, pieces)
+    yield compressor.flush()
 
 
 def probe_application(probes: Probes) -> Starlette:

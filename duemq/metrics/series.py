@@ -21,6 +21,7 @@ COUNTER: Final = "counter"
 HISTOGRAM: Final = "histogram"
 INFINITY: Final = "+Inf"
 END: Final = b"# EOF\n"  # of OpenMetrics
+PIECE_SERIES: Final = 256  # of a piece of text; a series has up to 2 KB
 
 
 class SeriesLabels:
@@ -169,26 +170,30 @@ class Families(Collector):
         return self._families
 
 
-def encode(families: Iterable[Metric], encoder: Callable[[Collector], bytes]) -> bytes:
-    """Return the text of all families.
+def encode(families: Iterable[Metric], encoder: Callable[[Collector], bytes]) -> Iterator[bytes]:
+    """Yield the text of all families in pieces.
+
+    A piece of a `SeriesTable` is joined and encoded without another thread in between, so it has a
+    limited number of series.
 
     Args:
         encoder: Encoder of prometheus-client, of the text format or of OpenMetrics; it encodes the
             families that are no `SeriesTable`.
     """
     is_openmetrics = encoder(Families(())).endswith(END)
-    parts: list[bytes] = []
     others: list[Metric] = []
 
-    def add_others() -> None:
-        parts.append(encoder(Families(tuple(others))).removesuffix(END))
+    def others_text() -> bytes:
+        text = encoder(Families(tuple(others))).removesuffix(END)
         others.clear()
+        return text
 
     for family in families:
         if isinstance(family, SeriesTable):
-            add_others()
-            parts.append("".join(family.lines(is_openmetrics=is_openmetrics)).encode())
+            yield others_text()
+            lines = family.lines(is_openmetrics=is_openmetrics)
+            for first in range(0, len(lines), PIECE_SERIES):
+                yield "".join(lines[first : first + PIECE_SERIES]).encode()
         else:
             others.append(family)
-    add_others()
-    return b"".join([*parts, END] if is_openmetrics else parts)
+    yield others_text() + (END if is_openmetrics else b"")

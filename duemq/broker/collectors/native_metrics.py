@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from duemq.broker.collectors.running_broker import RunningBroker
     from duemq.broker.components import BrokerComponents
     from duemq.pop.service import PopService
-    from duemq.registry.clients import ClientTable
+    from duemq.registry.clients import ClientTable, ConsumerGroup
 
 
 PREFIX: Final = "rocketmq_"
@@ -72,6 +73,14 @@ TYPE_NAMES: Final = {
     PRIORITY: "priority",
 }
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+MEMBER_LABELS: Final = (
+    "consumer_group",
+    "language",
+    "version",
+    "consume_mode",
+    "protocol_type",
+    "is_system",
+)
 
 Rows = Iterable[tuple[Sequence[str], float]]
 FamilyMaker = Callable[[], Iterable[Metric]]
@@ -105,7 +114,7 @@ class NativeCollector:
         assert parts.pop is not None
         lags = await in_turns(group_lags(parts, now_ms))
         traffic = Traffic(
-            stored=_stored(parts),
+            stored=await stored_messages(parts),
             pulled=await collected(_pulled(parts)),
             delays=_delays(parts),
             is_system=parts.topics.is_system,
@@ -113,7 +122,7 @@ class NativeCollector:
         return [
             _made(self._broker_figures()),
             partial(_traffic, traffic),
-            _made(_connections(parts.clients)),
+            _made(await connections(parts.clients)),
             partial(_lags, lags),
             _made(_meters(parts.meters)),
             _made([_rpc_latency(parts.rpc)]),
@@ -251,14 +260,15 @@ def _delay_families(traffic: Traffic) -> Iterator[Metric]:
     yield _table("timer_enqueue", "Timers stored.", COUNTER, labels, timers)
 
 
-def _stored(parts: BrokerComponents) -> tuple[list[tuple[str, str]], npt.NDArray[np.int64]]:
+async def stored_messages(
+    parts: BrokerComponents,
+) -> tuple[list[tuple[str, str]], npt.NDArray[np.int64]]:
+    """Return `Traffic.stored`, read in steps."""
     table, traffic = parts.store.topics, parts.stats.traffic
     topics, kinds = np.nonzero(traffic[: len(table), :, 0])
-    names = [
-        (table.name(topic), TYPE_NAMES[kind])
-        for topic, kind in zip(topics.tolist(), kinds.tolist(), strict=True)
-    ]
-    return names, traffic[topics, kinds]
+    counts = traffic[topics, kinds]
+    rows = zip(topics.tolist(), kinds.tolist(), strict=True)
+    return await collected((table.name(topic), TYPE_NAMES[kind]) for topic, kind in rows), counts
 
 
 def _pulled(parts: BrokerComponents) -> Iterator[tuple[str, str, int, int]]:
@@ -276,39 +286,39 @@ def _text(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _connections(clients: ClientTable) -> Iterator[Metric]:
-    producers: dict[tuple[str, ...], int] = {}
+async def connections(clients: ClientTable) -> list[Metric]:
+    """Return the families of connected clients, read in steps."""
+    producers = Counter[tuple[str, ...]]()
     for _, channels in clients.producer_groups():
         for channel in channels:
-            key = (channel.language.lower(), version_name(channel.version), "remoting")
-            producers[key] = producers.get(key, 0) + 1
-    yield _gauge(
-        "producer_connections",
-        "Connections of producers.",
-        producers.items(),
-        "language",
-        "version",
-        "protocol_type",
-    )
-    consumers: dict[tuple[str, ...], int] = {}
-    for group in clients.consumer_groups():
-        system = _text(is_system_group(group.name))
-        mode = MODES.get(group.consume_type, group.consume_type.lower())
-        for channel in group.channels.values():
-            version = version_name(channel.version)
-            member = (group.name, channel.language.lower(), version, mode, "remoting", system)
-            consumers[member] = consumers.get(member, 0) + 1
-    yield _gauge(
-        "consumer_connections",
-        "Connections of consumers.",
-        consumers.items(),
-        "consumer_group",
-        "language",
-        "version",
-        "consume_mode",
-        "protocol_type",
-        "is_system",
-    )
+            producers[channel.language.lower(), version_name(channel.version), "remoting"] += 1
+    consumers = Counter[tuple[str, ...]]()
+    for members in await collected(map(_members, list(clients.consumer_groups()))):
+        consumers.update(members)
+    text = "Connections of producers."
+    names = ("language", "version", "protocol_type")
+    family = _gauge("producer_connections", text, producers.items(), *names)
+    labels = SeriesLabels(MEMBER_LABELS, list(consumers))
+    counts = list(consumers.values())
+    text = "Connections of consumers."
+    return [family, _table("consumer_connections", text, GAUGE, labels, counts)]
+
+
+def _members(group: ConsumerGroup) -> list[tuple[str, ...]]:
+    """Return the labels of each connection of a group."""
+    system = _text(is_system_group(group.name))
+    mode = MODES.get(group.consume_type, group.consume_type.lower())
+    return [
+        (
+            group.name,
+            channel.language.lower(),
+            version_name(channel.version),
+            mode,
+            "remoting",
+            system,
+        )
+        for channel in group.channels.values()
+    ]
 
 
 def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     Metric,
 )
@@ -35,8 +35,12 @@ class NativeRegistry(CollectorRegistry):
         self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
 
     def register(self, collector: Collector) -> None:
-        """Add a collector, to be read on the event loop's thread at each scrape."""
-        if isinstance(collector, NativeCollector):  # switches threads itself
+        """Add a collector, to be read on the event loop's thread at each scrape.
+
+        `NativeCollector` switches threads itself. `ProcessCollector` reads the kernel's files only,
+        10 ms with 12,000 descriptors.
+        """
+        if isinstance(collector, (NativeCollector, ProcessCollector)):
             super().register(collector)
             return
         wrapper = LoopCollector(collector, self._loop)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import Counter, generate_latest
+from prometheus_client import Counter, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from duemq.broker.collectors.native_registry import NativeRegistry
@@ -48,6 +48,27 @@ def test_any_collector_is_read_on_the_loop() -> None:
 
     asyncio.run(main())
     assert {*requested.threads} == {threading.main_thread()}
+
+
+def test_the_files_of_the_kernel_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of thousands of descriptors takes milliseconds."""
+    readers = list[threading.Thread]()
+    collect = ProcessCollector.collect
+
+    def noted(self: ProcessCollector) -> Any:
+        readers.append(threading.current_thread())
+        return collect(self)
+
+    async def main() -> None:
+        registry = NativeRegistry("c", "b")
+        ProcessCollector(registry=registry)
+        monkeypatch.setattr(ProcessCollector, "collect", noted)
+        text = await asyncio.to_thread(generate_latest, registry)
+        assert b"process_open_fds" in text
+
+    asyncio.run(main())
+    assert readers
+    assert threading.main_thread() not in readers
 
 
 @pytest.mark.finding("P:metrics-thread")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from duemq.metrics.series import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
+    PIECE_SERIES,
     Families,
     SeriesLabels,
     SeriesTable,
@@ -34,6 +36,7 @@ FORMATS: list[tuple[Callable[[Any], bytes], Parser]] = [
 ]
 BOUNDS = (1, 10, 1_000)
 NAMES = ("topic", "consumer_group")
+LAST_LINE = re.compile(rb"^a(_total|_sum|)\{", re.M)
 
 
 def table(kind: str, rows: list[tuple[str, str]], numbers: list[int]) -> SeriesTable:
@@ -73,7 +76,7 @@ def test_the_samples_are_those_of_the_library(
     first, last = GaugeMetricFamily("b", "B.", value=1), GaugeMetricFamily("c", "C.", value=2)
     many = table(kind, rows, numbers)
     many.add_labels(common)
-    ours = samples(parse, encode([first, many, last], encoder))
+    ours = samples(parse, b"".join(encode([first, many, last], encoder)))
     assert ours == samples(parse, encoder(Families([first, many.as_samples(), last])))
     lines = 0 if not rows else len(rows) * (6 if kind == HISTOGRAM else 1)
     assert len(ours) == lines + 2
@@ -92,7 +95,7 @@ def test_a_restriction_to_names(names: set[str], shown: set[str]) -> None:
         """Registry of one table."""
 
     registry: Any = Registry([table(HISTOGRAM, [("t", "g")], [4])])
-    text = encode(NamedSeries(names, registry).collect(), generate_latest)
+    text = b"".join(encode(NamedSeries(names, registry).collect(), generate_latest))
     series = samples(text_string_to_metric_families, text)
     assert {name for _, name, _ in series} == shown
 
@@ -102,6 +105,19 @@ def test_a_series_costs_a_fraction_of_an_object() -> None:
     rows = [(f"topic-{number:05d}", f"group-{number % 7}") for number in range(5_000)]
     tables = [partial(table, kind, rows, [*range(5_000)]) for kind in (GAUGE, HISTOGRAM)]
     made = [make() for make in tables]
-    ours = cost_ms(lambda: encode(made, generate_latest))
+    ours = cost_ms(lambda: list(encode(made, generate_latest)))
     theirs = cost_ms(lambda: generate_latest(Families([each.as_samples() for each in made])))
     assert ours * 5 < theirs
+
+
+@pytest.mark.parametrize("kind", [GAUGE, COUNTER, HISTOGRAM])
+def test_a_piece_of_text_has_a_limited_number_of_series(kind: str) -> None:
+    """Other threads do not run while a piece is joined and encoded."""
+    rows = [(f"topic-{number}", "group") for number in range(3 * PIECE_SERIES)]
+    family = table(kind, rows, list(range(len(rows))))
+    series = [
+        piece.count(b"# TYPE") + len(LAST_LINE.findall(piece))
+        for piece in encode([family], generate_latest)
+    ]
+    assert max(series) <= PIECE_SERIES
+    assert sum(series) == len(rows) + 1

@@ -8,15 +8,22 @@ import re
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from delayed_delivery.steps import ROWS_PER_TURN
 from duemq.broker.broker import Broker
+from duemq.broker.collectors import native_metrics
+from duemq.registry.clients import ConsumerGroup
 from duemq_common.clock import FakeClock
 from message_store.log.offset_id import decode_offset_id
 from message_store.log.properties import encode_properties
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import BrokerClient, running, small
+from tests.support.work_per_turn import WorkPerTurn
 
 RECORDED = Path(__file__).parents[3] / "golden" / "metrics" / "apache-5.3.3.txt"
 NAMES = RECORDED.with_name("apache-5.3.3-names.txt")  # those in Apache's source
@@ -266,3 +273,48 @@ def test_values(
     wanted: float,
 ) -> None:
     assert value(samples, f"rocketmq_{name}", **labels) == wanted
+
+
+class TopicNames:
+    """Topics of a store."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def name(self, index: int) -> str:
+        return f"topic-{index}"
+
+
+def test_a_turn_reads_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 4 * ROWS_PER_TURN
+    traffic = np.ones((count, 1, 3), np.int64)
+    parts: Any = SimpleNamespace(
+        store=SimpleNamespace(topics=TopicNames(count)), stats=SimpleNamespace(traffic=traffic)
+    )
+    work = WorkPerTurn(monkeypatch, TopicNames, "name")
+    names, counts = asyncio.run(work.during(native_metrics.stored_messages(parts)))
+    assert (len(names), counts.shape) == (count, (count, 3))
+    assert (work.most, work.total) == (ROWS_PER_TURN, count)
+
+
+def test_a_turn_reads_the_members_of_a_limited_number_of_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 4 * ROWS_PER_TURN
+    channel: Any = SimpleNamespace(language="JAVA", version=0)
+    channels: Any = {"connection": channel}
+    groups = [
+        ConsumerGroup(f"g{number}", "CONSUME_POP", "CLUSTERING", "", channels)
+        for number in range(count)
+    ]
+    clients: Any = SimpleNamespace(
+        producer_groups=lambda: [("p", [channel, channel])], consumer_groups=lambda: iter(groups)
+    )
+    work = WorkPerTurn(monkeypatch, native_metrics, "version_name")
+    producers, consumers = asyncio.run(work.during(native_metrics.connections(clients)))
+    assert [sample.value for sample in producers.samples] == [2]
+    assert [sample.value for sample in consumers.samples] == [1] * count
+    assert work.most <= ROWS_PER_TURN + 2
