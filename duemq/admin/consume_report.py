@@ -25,7 +25,7 @@ from duemq_common.request import Request, RequestHandler, Response
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-TOPICS_REPORTED_MAX = 20_000
+REPORT_BYTES_MAX = 12 << 20  # of 317: a client refuses a frame of more than 16 MiB
 
 
 class ConsumeReport:
@@ -57,20 +57,30 @@ class ConsumeReport:
         }
 
     async def all_groups(self, request: Request) -> Response:
-        """Return the statistics of 208 for every group and topic, and the total lag."""
+        """Return the statistics of 208 for every group and topic, and the total lag.
+
+        Topics of groups that would exceed REPORT_BYTES_MAX are left out; the remark has their
+        number.
+        """
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
-        lag, left = 0, TOPICS_REPORTED_MAX
+        lag, left_bytes, omitted = 0, REPORT_BYTES_MAX, 0
         by_group = await self._offsets.topics_by_group()
         for number, group in enumerate(list(self._groups)):
             if number % ROWS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            names = by_group.get(group.name, ())
-            topics = self._topics_of(group.name, names, ordered)[: max(left, 0)]
-            left -= len(topics)
-            if topics:
-                reports.append({group.name: [await self._report(group.name, t) for t in topics]})
-                lag += sum(await collected(self._lags(group.name, topics)))
+            topics = self._topics_of(group.name, by_group.get(group.name, ()), ordered)
+            parts: list[msgspec.Raw] = []
+            for topic in topics if left_bytes > 0 else ():
+                report = await self._report(group.name, topic)
+                left_bytes -= len(bytes(report))
+                if left_bytes < 0:
+                    break
+                parts.append(report)
+            omitted += len(topics) - len(parts)
+            if parts:
+                reports.append({group.name: parts})
+                lag += sum(await collected(self._lags(group.name, topics[: len(parts)])))
                 await asyncio.sleep(0)
         body = {
             "brokerAddr": self._address,
@@ -78,7 +88,8 @@ class ConsumeReport:
             "totalDiff": lag,
             "totalInflightDiff": 0,
         }
-        return Response(body=encode(body))
+        remark = f"{omitted} topics of groups are left out; ask for a group" if omitted else None
+        return Response(remark=remark, body=encode(body))
 
     def _topics_of(self, group: str, names: Iterable[str], ordered: bool) -> list[str]:
         online = self._clients.topics_of(group)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from duemq.admin import consume_report
 from duemq.admin.consume_report import ConsumeReport
 from duemq.registry.clients import ClientTable
 from duemq_common.request import Request, Response
@@ -66,6 +67,20 @@ def test_every_group_and_the_lag_of_all(
     }
     body = json.loads(run(rig[317](Request(317, {"isOrder": "true"}))).body)
     assert body["consumeStatsList"] == [{"G": [{"requested": "O"}]}]
+
+
+def test_the_bytes_of_the_response_are_limited(
+    run: Callable[..., Any],
+    rig: Mapping[int, Callable[..., Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame of more than 16 MiB would be refused by the client."""
+    monkeypatch.setattr(consume_report, "REPORT_BYTES_MAX", len(b'{"requested": "T"}'))
+    response = run(rig[317](Request(317, {"isOrder": "false"})))
+    body = json.loads(response.body)
+    assert body["consumeStatsList"] == [{"G": [{"requested": "T"}]}]
+    assert body["totalDiff"] == 3
+    assert response.remark == "1 topics of groups are left out; ask for a group"
 
 
 @pytest.mark.parametrize(
