@@ -13,15 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from duemq.http import (
-    deliveries,
-    operations,
-    pending,
-    registry,
-    schedules,
-    undelivered,
-)
+from duemq.http import deliveries, pending, registry, schedules, undelivered
 from duemq.http.admission import Admission
+from duemq.http.brokers import audits, configuration, migrations, operators, views
 from duemq.http.endpoints import JSON, PREFIX, Endpoint, EndpointApplication
 from duemq.http.openapi import document
 from duemq.http.problems import on_error
@@ -46,7 +40,11 @@ def endpoints(tokens: Tokens) -> tuple[Endpoint, ...]:
         *undelivered.ENDPOINTS,
         *schedules.ENDPOINTS,
         *registry.ENDPOINTS,
-        *operations.ENDPOINTS,
+        *views.ENDPOINTS,
+        *audits.ENDPOINTS,
+        *migrations.ENDPOINTS,
+        *configuration.ENDPOINTS,
+        *operators.ENDPOINTS,
         *deliveries.ENDPOINTS,
     )
 

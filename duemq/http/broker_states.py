@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.client.errors import ClientError, Unreachable, Unsupported
-from duemq.http.endpoints import NO_CURSOR, JsonObject, JsonValue, invalid
+from duemq.client.errors import ClientError, Refused, Unreachable, Unsupported
+from duemq.http.endpoints import NO_CURSOR, Call, JsonObject, JsonValue, invalid
 from duemq.http.problems import Problem
 from duemq.http.sessions import AccountSession, FormerMember
+from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 
 TIMEOUT_S: Final = 5.0
@@ -213,3 +216,32 @@ async def page_of_brokers(
         if len(unknown) == SKIPPED_MAX:
             break
     return BrokersPage(empty[-1] if empty else state, following, unknown)
+
+
+class BrokerQuery(msgspec.Struct):
+    """Name or address of the broker; empty: the only one."""
+
+    broker: Annotated[str, Meta(max_length=255)] = ""
+
+
+@contextmanager
+def state_problem(title: str) -> Iterator[None]:
+    """Raise a problem (409) if the broker refuses the request because of its state."""
+    try:
+        yield
+    except Refused as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        raise Problem(409, "state", title, error.remark, code=error.code) from error
+
+
+async def master_address(call: Call, broker: str) -> str:
+    """Return the address of the master of a broker, or of the only one."""
+    masters = await call.session.masters()
+    addresses = [one.address for one in masters if broker in ("", one.name, one.address)]
+    if not addresses:
+        raise Problem(404, "no-broker", "There is no such broker", broker)
+    if len(addresses) > 1:
+        names = ", ".join(one.name for one in masters)
+        raise invalid(f"there are several brokers: give broker ({names})")
+    return addresses[0]

@@ -27,7 +27,15 @@ from duemq.http.tokens import Tokens
 from tests.support.packages import TOP
 
 FILE: Final = TOP / "duemq" / "http" / "examples.json"
-TESTS: Final = ("test_every_role.py", "test_api.py", "test_operations.py", "test_schedules.py")
+TESTS: Final = (
+    "test_every_role.py",
+    "test_api.py",
+    "test_registry.py",
+    "brokers/test_views.py",
+    "brokers/test_audits.py",
+    "brokers/test_migrations.py",
+    "test_schedules.py",
+)
 RELOADED: Final = "ignore::pytest.PytestAssertRewriteWarning"  # `main` has imported the product
 BYTES_MAX: Final = 3_000
 ITEMS_MAX: Final = 1

@@ -10,8 +10,8 @@ from duemq.console.blocks import Cell, Field, Form, Key, PageContent, Table
 from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
+from duemq.http.brokers.configuration import keys_of
 from duemq.http.endpoints import JsonObject
-from duemq.http.operations import keys_of
 
 COLUMNS: Final = ("key", "value", "default", "source", "reloadable", "unit", "broker")
 CHANGED, EVERY = "changed", "all"

@@ -14,8 +14,8 @@ from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
 from duemq.http.broker_states import of_members, value_of
+from duemq.http.brokers.migrations import LIMIT_KEYS
 from duemq.http.endpoints import JsonObject, invalid
-from duemq.http.operations import LIMIT_KEYS
 from duemq.http.problems import Problem
 
 COMMANDS: Final = ("plan", "start", "pause", "resume", "rollback", "verify")

@@ -10,8 +10,8 @@ from duemq.console.blocks import Cell, Key, PageContent, Table
 from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.http.broker_states import page_of_brokers
+from duemq.http.brokers.operators import entries_of
 from duemq.http.endpoints import JsonObject
-from duemq.http.operations import entries_of
 from duemq_common.codes import RequestCode, ResponseCode
 
 PAGE_SIZE: Final = 100

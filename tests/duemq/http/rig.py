@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -29,3 +30,10 @@ async def api(
         client = httpx.AsyncClient(base_url=base, auth=auth, timeout=TIMEOUT_S, verify=NO_TLS)
         async with client:
             yield broker, client
+
+
+async def json_of(client: httpx.AsyncClient, method: str, path: str, **more: Any) -> Any:
+    """Return the result of a request that succeeds."""
+    response = await client.request(method, f"/api/v1{path}", **more)
+    assert response.status_code == 200, response.text
+    return response.json()

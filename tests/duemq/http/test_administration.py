@@ -7,8 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.duemq.http.rig import api
-from tests.duemq.http.test_operations import json_of
+from tests.duemq.http.rig import api, json_of
 from tests.support.accounts import KEYS, ROOT
 
 

@@ -11,8 +11,7 @@ import pytest
 from duemq.http import deliveries
 from duemq.http.deliveries import MINUTE_MS, forecast_of
 from duemq.net.view_names import LEVELS_FORECAST_VIEW
-from tests.duemq.http.rig import api
-from tests.duemq.http.test_operations import json_of
+from tests.duemq.http.rig import api, json_of
 from tests.support.running_broker import bodies_of, connected
 
 HOUR_MS = 3_600_000

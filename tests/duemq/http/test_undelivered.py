@@ -8,8 +8,7 @@ from typing import Any
 
 from duemq.client import Admin, Message, Producer
 from tests.duemq.client.admin.test_admin import broker_has, make_dead_letter
-from tests.duemq.http.rig import api
-from tests.duemq.http.test_operations import json_of
+from tests.duemq.http.rig import api, json_of
 from tests.support.running_broker import TIMEOUT_S
 
 

@@ -1,0 +1,1 @@
+"""State of the brokers over HTTP: views, migrations, audits, configuration, audit log."""
