@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # row of a summary
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
-PROOF_TITLES = {
-    "sent": "Compared with the producer's table",
-    "received": "Compared with the consumer's table",
-}
 
 
 def reconcile(request: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
@@ -157,7 +153,7 @@ def _print(summary: Summary) -> None:
         _print_proof(proof)
     if summary.state is not None:
         out.print(_state_text(summary.state), markup=False, soft_wrap=True)
-    out.print(_verdict(summary), markup=False)
+    out.print(summary.conclusion, markup=False)
 
 
 def _state_text(use: StateUse) -> str:
@@ -182,6 +178,8 @@ def _print_group(group: GroupResult) -> None:
 
 
 def _print_proof(proof: ProofSummary) -> None:
+    from spark_reconciliation.report.page import PROOF_TITLES
+
     out = console()
     rows = [(name, f"{count:,}") for name, count in proof.outcomes.items()]
     out.print(table(PROOF_TITLES[proof.table], ("outcome", "#names"), rows))
@@ -226,21 +224,3 @@ def print_unread(places: list[Row]) -> None:
             position = f"{row['store']}/{row['file']} at byte {row['offset']}"
         reason = ": ".join(word for word in (row["damage"], row.get("note")) if word)
         console().print(f"{'not read':20}{position}: {reason}", markup=False, soft_wrap=True)
-
-
-def _verdict(summary: Summary) -> str:
-    kept = f"{summary.messages:,} messages"
-    if not summary.complete:
-        verdict = f"{summary.findings:,} of {kept} have a finding"
-        return f"The audit is incomplete: files have faults or could not be read ({verdict})."
-    divergent = sum(group.differing for group in summary.groups)
-    if divergent:
-        verdict = f"{summary.findings:,} of {kept} have a finding"
-        return f"The stores of a group differ in {divergent:,} records ({verdict})."
-    differing = sum(proof.findings for proof in summary.outside)
-    if differing:
-        verdict = f"{summary.findings:,} of {kept} have a finding"
-        return f"{differing:,} names differ from the tables ({verdict})."
-    if summary.clean:
-        return f"Every promise was kept ({kept})."
-    return f"{summary.findings:,} of {kept} have a finding."

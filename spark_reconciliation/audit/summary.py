@@ -75,9 +75,7 @@ class Summary:
     def clean(self) -> bool:
         """Whether there are no findings and everything was readable."""
         kept = not set(self.verdicts) - CLEAN
-        differing = any(group.differing for group in self.groups)
-        differing |= any(proof.findings for proof in self.outside)
-        return self.complete and kept and not differing
+        return self.complete and kept and not self.divergent and not self.differing
 
     @property
     def findings(self) -> int:
@@ -88,6 +86,29 @@ class Summary:
     def messages(self) -> int:
         """Number of messages with a verdict."""
         return sum(self.verdicts.values())
+
+    @property
+    def divergent(self) -> int:
+        """Number of records that differ between the stores of a group."""
+        return sum(group.differing for group in self.groups)
+
+    @property
+    def differing(self) -> int:
+        """Number of names that differ from the tables of producers and consumers."""
+        return sum(proof.findings for proof in self.outside)
+
+    @property
+    def conclusion(self) -> str:
+        """Result of the audit in one sentence."""
+        messages = f"{self.messages:,} messages"
+        verdict = f"{self.findings:,} of {messages} have a finding"
+        if not self.complete:
+            return f"The audit is incomplete: files have faults or could not be read ({verdict})."
+        if self.divergent:
+            return f"The stores of a group differ in {self.divergent:,} records ({verdict})."
+        if self.differing:
+            return f"{self.differing:,} names differ from the tables ({verdict})."
+        return f"Every promise was kept ({messages})." if self.clean else f"{verdict}."
 
     def to_json(self) -> dict[str, object]:
         """Return the result as JSON, for `--json`."""

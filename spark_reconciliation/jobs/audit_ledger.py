@@ -37,7 +37,8 @@ class AuditRecord(LedgerRecord):
 
     Attributes:
         made_by: User that started it, or `cron`.
-        exit_code: 0 clean, 1 findings or incomplete, 2 could not run; `why` has the reason.
+        exit_code: 0 clean, 1 findings or incomplete, 2 could not run.
+        why: Why it could not run, or the result of a comparison with tables or other stores.
         late_limit_ms: Maximum lateness that is ok, in ms.
         unread: Number of unreadable parts of the store.
         findings: Some messages of each finding and reason; empty when the audit is listed.

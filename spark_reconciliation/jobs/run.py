@@ -332,9 +332,11 @@ class LedgerRow:
         """Write the row of an audit that ran; return its exit code."""
         code = CLEAN if summary.clean else FINDINGS
         late = summary.lateness_ms
+        compared = summary.divergent or summary.differing  # which the verdicts do not show
         self._write(
             self._record(
                 exit_code=code,
+                why=summary.conclusion if compared else "",
                 complete=summary.complete,
                 unread=len(summary.unread),
                 verdicts=summary.verdicts,

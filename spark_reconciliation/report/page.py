@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duemq_common.charts import COLOURS, Series, chart, count_bar, time_text
 from duemq_common.report_page import NUMBER, ReportTable, render_report
+from spark_reconciliation.audit.outside_proof import ACCEPTABLE, CONSUMED
 from spark_reconciliation.audit.rules import CLEAN
 from spark_reconciliation.audit.summary import Summary
+
+if TYPE_CHECKING:
+    from spark_reconciliation.jobs.outside import ProofSummary
 
 Rows = Sequence[Mapping[str, Any]]
 TEMPLATE: Final = Path(__file__).with_name("report.html")
@@ -24,6 +28,8 @@ TIMES: Final = frozenset(
         "until_ms",
         "peak_at_ms",
         "promised_ms",
+        "accepted_ms",
+        "received_ms",
         "store_ms",
         "first_due_ms",
         "last_due_ms",
@@ -31,7 +37,11 @@ TIMES: Final = frozenset(
 )
 NO_NUMBERS: Final = TIMES | {"level"}
 WORDS: Final = frozenset({"why", "note", "store", "file"})
-GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are neutral
+GOOD: Final = frozenset({"ok", "moved", CONSUMED})  # pending and cancelled messages are neutral
+PROOF_TITLES: Final = {
+    "sent": "Compared with the producer's table",
+    "received": "Compared with the consumer's table",
+}
 LIKE_MAX: Final = 3  # maximum shown rows of a group; the others are merged
 
 
@@ -64,6 +74,8 @@ def html_report(
         _lateness_chart,
         _table,
         _verdict_table,
+        _outcome_table,
+        _divergences,
     )
     return render_report(
         TEMPLATE,
@@ -73,6 +85,7 @@ def html_report(
         at_ms=at_ms,
         rows_max=ROWS_MAX,
         figures=_figures(summary),
+        proof_titles=PROOF_TITLES,
         **{f"{one.__name__.lstrip('_')}_of": one for one in functions},
     )
 
@@ -91,20 +104,37 @@ def _figures(summary: Summary) -> list[tuple[str, str, str]]:
 
 def _verdict_table(summary: Summary) -> ReportTable:
     """Return the counts of the verdicts, with bars on a log scale."""
+    return _count_table("verdict", "messages", summary.verdicts, CLEAN)
+
+
+def _outcome_table(proof: ProofSummary) -> ReportTable:
+    """Return the counts of the outcomes of a comparison with a table."""
+    return _count_table("outcome", "names", proof.outcomes, ACCEPTABLE)
+
+
+def _divergences(summary: Summary) -> Rows:
+    """Return the first records that differ between the stores of a group."""
+    rows = (row for group in summary.groups for row in group.examples)
+    return [asdict(row) | {"have": ", ".join(row.have)} for row in rows]
+
+
+def _count_table(
+    title: str, unit: str, counts: Mapping[str, int], clean: frozenset[str]
+) -> ReportTable:
     from markupsafe import Markup
 
-    largest = max(summary.verdicts.values(), default=0)
+    largest, total = max(counts.values(), default=0), sum(counts.values())
     state = Markup('<span class="state {}">{}</span>')
     rows = [
         [
-            (state.format(_verdict_kind(name), name), ""),
+            (state.format(_verdict_kind(name, clean), name), ""),
             (f"{count:,}", NUMBER),
-            (share_text(count, summary.messages), NUMBER),
+            (share_text(count, total), NUMBER),
             (Markup(count_bar(count, largest)), ""),
         ]
-        for name, count in summary.verdicts.items()
+        for name, count in counts.items()
     ]
-    columns = [("verdict", ""), ("messages", NUMBER), ("share", NUMBER), ("log scale", "")]
+    columns = [(title, ""), (unit, NUMBER), ("share", NUMBER), ("log scale", "")]
     return ReportTable(columns, rows)
 
 
@@ -118,8 +148,8 @@ def _table(names: Sequence[str], rows: Rows) -> ReportTable:
     return ReportTable(columns, cells)
 
 
-def _verdict_kind(name: str) -> str:
-    return "" if name in CLEAN - GOOD else "good" if name in GOOD else "bad"
+def _verdict_kind(name: str, clean: frozenset[str]) -> str:
+    return "good" if name in GOOD else "" if name in clean else "bad"
 
 
 def _lateness_chart(rows: Rows) -> tuple[str, int]:

@@ -41,6 +41,7 @@ NAMES: Final = ("id", "key")
 FIELDS: Final = (*NAMES, "topic", "time")
 DATE: Final = r"^\d+-"  # DuckDB has words for some times
 OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
+VALID_OFFSET: Final = r"(Z|[+-](0\d|1[0-8]):?[0-5]\d)$"  # DuckDB also accepts +99:00
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
 NO_ROWS: Final = "it has no row with a time: a comparison would find nothing"
 NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,\d+\))$")
@@ -252,5 +253,6 @@ def _time_ms(name: str, kind: str, table: OutsideTable) -> Column:
         return zoned
     text = F.trim(column)
     instant, number = F.unix_millis(column.try_cast("timestamp")), column.try_cast("bigint")
-    dated = F.when(text.rlike(DATE), F.when(text.rlike(OFFSET), instant).otherwise(zoned))
+    with_offset = F.when(text.rlike(VALID_OFFSET), instant)
+    dated = F.when(text.rlike(DATE), F.when(text.rlike(OFFSET), with_offset).otherwise(zoned))
     return F.when(text.rlike(r"^-?\d+$"), number).otherwise(dated)

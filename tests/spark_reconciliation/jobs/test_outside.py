@@ -223,6 +223,11 @@ def test_an_audit_is_clean_if_the_names_agree_with_the_tables() -> None:
         ("order,topic,time\nA,T,1", "", "no column for id=id"),
         ("id,topic,time\nA,T,1700000000", "", "end in 1973: give ms since the epoch"),
         ("id,topic,time\nA,T,2026-01-01T00:00:00", "", "give --zone"),
+        (
+            "id,topic,time\nA,T,2026-01-01T00:00:00+99:00",
+            "",
+            "rows without a valid time in time: 1",
+        ),
         ("id,topic,time\nA,T,infinity", "", "rows without a valid time in time: 1, for example"),
         (
             "id,topic,time\nA,T,soon\nB,T,2026-01-01T00:00:00Z",

@@ -18,7 +18,8 @@ from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.tables import AUDIT_FINDINGS
 from duemq_common.request import Request
 from spark_reconciliation.audit.summary import Summary
-from spark_reconciliation.jobs.audit_ledger import AuditRecord
+from spark_reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
+from spark_reconciliation.jobs.outside import ProofSummary
 from spark_reconciliation.jobs.run import AuditRequest, LedgerRow
 from spark_reconciliation.jobs.stored_audits import StoredAudits, audits_page
 
@@ -71,3 +72,15 @@ def test_an_audit_writes_its_findings(tmp_path: Path) -> None:
     page = audits_page(str(tmp_path), "", row.audit_id, "")
     [finding] = cast("list[dict[str, object]]", page["findings"])
     assert (finding["why"], finding["due_ms"], finding["root"]) == ("w", 7, None)
+
+
+def test_an_audit_writes_the_result_of_a_comparison(tmp_path: Path) -> None:
+    store_id(tmp_path / "config")
+    request = AuditRequest(stores=(str(tmp_path),))
+    row = LedgerRow.begin(request, "", clock=FakeClock(1_000), salt=b"ab", warn=pytest.fail)
+    proof = ProofSummary("sent", {"never_accepted": 2, "ok": 1}, skipped=0)
+    assert row.done(Summary({"ok": 1}, {}, outside=(proof,))) == 1
+    ledger = AuditLedger.open_existing(default_url(str(tmp_path)))
+    [record] = ledger.audits()
+    ledger.close()
+    assert record.why == "2 names differ from the tables (0 of 1 messages have a finding)."

@@ -10,6 +10,8 @@ import pytest
 from duemq_common.charts import COLOURS, POINTS_MAX
 from duemq_common.page_style import STYLE
 from spark_reconciliation.audit.summary import Summary
+from spark_reconciliation.jobs.outside import ProofSummary
+from spark_reconciliation.jobs.replicas import Divergence, GroupResult, LogRange
 from spark_reconciliation.report.page import (
     LIKE_MAX,
     ROWS_MAX,
@@ -119,6 +121,42 @@ def test_findings_are_shown_and_escaped() -> None:
     assert "2023-11-14 22:13:20.123" in page
     assert "1 of 1 messages have a finding." in page
     assert '<td data-name="alike" class="number">30</td>' in page
+
+
+def test_differences_from_the_tables_are_shown() -> None:
+    row: dict[str, object] = {
+        "topic": "T",
+        "name": "<b>",
+        "sent": 1,
+        "accepted": 0,
+        "promised_ms": 1_700_000_000_123,
+        "accepted_ms": None,
+        "delivered_ms": None,
+        "outcome": "never_accepted",
+    }
+    outcomes = {"never_accepted": 1_000, "ok": 7}
+    proofs = (
+        ProofSummary("sent", outcomes, 3, [row]),
+        ProofSummary("received", {"consumed": 7}, 0),
+    )
+    page = html_report(Summary({"ok": 7}, NONE, outside=proofs), stores=["/s"], at_ms=0)
+    checked(page)
+    assert "1,000 names differ from the tables (0 of 7 messages have a finding)." in page
+    assert "Compared with the producer&#39;s table" in page
+    assert '<span class="state bad">never_accepted</span>' in page
+    assert '<span class="state good">consumed</span>' in page
+    assert "3 rows of the table have no time and were skipped." in page
+    assert "&lt;b&gt;" in page
+    assert "2023-11-14 22:13:20.123" in page
+
+
+def test_differences_between_stores_are_shown() -> None:
+    examples = [Divergence(77, "missing", ["/a", "/b"])]
+    group = GroupResult("/a", [LogRange("/a", 0, 100, 0)], 30, examples)
+    page = html_report(Summary({"ok": 7}, NONE, groups=(group,)), stores=["/a"], at_ms=0)
+    checked(page)
+    assert "The stores of a group differ in 30 records (0 of 7 messages have a finding)." in page
+    assert "/a, /b" in page
 
 
 @pytest.mark.finding("3P5")
