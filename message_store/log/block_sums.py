@@ -296,7 +296,7 @@ class BlockSums:
                 file_offsets = offsets[
                     (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
                 ]
-                blocks = np.unique((file_offsets - file.base) // BLOCK_BYTES)
+                blocks = np.flatnonzero(np.bincount((file_offsets - file.base) // BLOCK_BYTES))
                 starts = file.base + blocks * BLOCK_BYTES
                 if not self._refused:
                     self._rewritten.update(starts[starts >= self.sealed].tolist())

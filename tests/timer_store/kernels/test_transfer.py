@@ -18,7 +18,7 @@ from message_store.log.block_sums import changed_blocks
 from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of
-from timer_store.enqueue.level_records import LevelRecords, due_times
+from timer_store.enqueue.level_records import POPULATE_UNITS, LevelRecords, due_times
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER, LOWER_Y, UPPER_Y
 
 LEVEL = 3
@@ -88,6 +88,20 @@ def test_records_read_before_are_renamed_by_offset(
         assert records.unnamed == (0 if renames else 12)
         pieces = [(file.base, file.pages.data) for file in store.log.files]
         assert list(changed_blocks(tmp_path / SUMS, pieces)) == []
+
+
+def test_letters_of_many_records_change_in_pages_that_were_read_and_written_before(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path) as store:
+        for _ in range(POPULATE_UNITS + 1):
+            put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
+        records, count = LevelRecords(store), POPULATE_UNITS + 1
+        records.read(LEVEL, 7, 8, {}, name=LOWER_Y)
+        for letter in (LOWER_Y, UPPER_Y):
+            timed, _ = records.read(LEVEL, 0, count, {}, name=letter)
+            texts = {store.read_record(offset).property_text for offset in timed["phys_offset"]}
+            assert [text.startswith(b"DELA%c\x013" % letter) for text in texts] == [True]
 
 
 def test_an_unreadable_record_is_a_timer_without_a_topic(tmp_path: Path) -> None:
