@@ -3,9 +3,11 @@
     python -m benchmarks.console [pending] [cancelled]
     python -m benchmarks.console lateness [pending] [cancelled] [rounds] [seconds]
     python -m benchmarks.console resend [letters]
+    python -m benchmarks.console many [topics] [groups]
 
 The second command measures the lateness of deliveries without and with use of the console, see
-`benchmarks/console_lateness.py`; the third one a bulk resend of dead letters.
+`benchmarks/console_lateness.py`; the third one a bulk resend of dead letters; the fourth one
+each view with many topics and groups.
 
 The library fills the store. The broker runs in a process of its own with the console in it;
 requests come from this process. Each page is requested several times, and the best time counts.
@@ -24,7 +26,7 @@ from urllib.parse import quote
 
 import httpx
 
-from benchmarks import console_lateness, console_resend
+from benchmarks import console_lateness, console_many, console_resend
 from benchmarks.fill import fill_store
 from tests.support.accounts import KEYS, ROOT
 from tests.support.child_process import Child
@@ -155,5 +157,7 @@ if __name__ == "__main__":
         console_lateness.main(decide, *numbers_of(sys.argv[2:], ""))
     elif sys.argv[1:2] == ["resend"]:
         console_resend.main(decide, numbers_of(sys.argv[2:], ""))
+    elif sys.argv[1:2] == ["many"]:
+        console_many.main(*numbers_of(sys.argv[2:], ""))
     else:
         main(*numbers_of(sys.argv[1:], "1_000_000 500_000"))

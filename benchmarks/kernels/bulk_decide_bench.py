@@ -56,7 +56,9 @@ class Requests:
             response = await self._hits.search(
                 Request(RequestCode.SEARCH_PENDING, {"cursor": cursor})
             )
+            await asyncio.sleep(0)  # the client's part
             page = msgspec.msgpack.decode(bytes_of(response), type=PendingHits)
+            await asyncio.sleep(0)
             pages.append(page)
             count -= len(page.keys)
             if page.cursor is None:
