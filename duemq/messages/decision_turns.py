@@ -1,10 +1,11 @@
-"""Turns of decisions: one slice of messages at a time, after deliveries that are due.
+"""Turns of searches and decisions: one slice of messages at a time, after due deliveries.
 
-    slice, about 2 ms  ->  other requests, due deliveries  ->  next slice
+    slice, about 1 ms  ->  other requests, due deliveries  ->  next slice
 
 A slice holds the event loop, so a message that becomes due meanwhile is delivered after it. Its
 delivery needs two turns of the event loop to begin, and slices of the same or of another request
-would run in these; so the next slice starts when no delivery is due any more.
+would run in these; so the next slice starts when no delivery is due any more, or would be before
+its end.
 
 A second with a million due messages takes many turns of deliveries. Operators can cancel messages
 of that second meanwhile, so a slice waits for a limited number of turns only.
@@ -21,11 +22,12 @@ from delayed_delivery.pending import PendingMessages
 from duemq_common.clock import Clock, thread_processor_s
 
 DUE_TURNS_MAX: Final = 8  # turns in which deliveries come before the next slice
-SLICE_S: Final = 0.002  # processor time of the decisions of a slice, about, without FIXED_S
-SLICE_S_MAX: Final = 0.005  # if SLICE_HITS_MIN messages take longer, a slice has fewer
-FIXED_S: Final = 0.001  # processor time of a slice that does not depend on its messages, about
+AHEAD_MS: Final = 1  # duration of a slice, about: what is due in it is delivered before it
+SLICE_S: Final = 0.0008  # processor time of the messages of a slice, about, without FIXED_S
+SLICE_S_MAX: Final = 0.0012  # if SLICE_HITS_MIN messages take longer, a slice has fewer
+FIXED_S: Final = 0.0004  # processor time of a slice that does not depend on its messages, about
 WAITS_MAX: Final = 4  # a slice may take this many times its processor time
-SLICE_HITS_MIN = 128  # fewer would spend most of their time on the fixed cost
+SLICE_HITS_MIN = 64  # fewer would spend most of their time on the fixed cost
 SLICE_HITS_FIRST: Final = 32  # of the first request
 SLICE_HITS_LEAST: Final = 8  # of messages that take long, such as moves of level messages
 SLICE_HITS_MAX = 480  # NumPy lets other threads run in each operation on more than 500 values
@@ -60,14 +62,25 @@ class DecisionTurns:
         self._lock.release()
 
     async def others_first(self) -> None:
-        """Return after other requests and due deliveries, at most DUE_TURNS_MAX turns of these."""
+        """Return after other requests and due deliveries, at most DUE_TURNS_MAX turns of these.
+
+        A delivery that is due before the next slice ends comes first, too, after one wait.
+        """
         await asyncio.sleep(0)
+        has_waited = False
         for _ in range(DUE_TURNS_MAX):
             now_ms = self._clock.now_ms()
-            due = [port for port in self._ports() if port.wake_due(now_ms)]
-            if not due:
+            if self._wake_due(now_ms):
+                await asyncio.sleep(0)
+            elif not has_waited and self._wake_due(now_ms + AHEAD_MS):
+                has_waited = True
+                await asyncio.sleep(AHEAD_MS / 1_000)
+            else:
                 return
-            await asyncio.sleep(0)
+
+    def _wake_due(self, now_ms: int) -> bool:
+        """Wake all deliveries that are due at a time; return whether there are any."""
+        return bool([port for port in self._ports() if port.wake_due(now_ms)])
 
 
 class SliceSize:

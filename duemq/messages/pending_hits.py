@@ -6,8 +6,8 @@
         response     0 + `HitVerdicts`
 
 A hit names its record by log offset, so the broker decides on it without a search for its key. The
-broker searches in pieces, decides in slices of about 2 ms, and yields to deliveries between them,
-so a piece or a slice limits the lateness that a bulk decision adds. It responds when disk and
+broker searches and decides in slices of about 1 ms, and yields to deliveries between them, so a
+slice limits the lateness that a bulk decision adds. It responds when disk and
 replicas, as configured, have confirmed the records. A client can repeat both requests: a message
 that is decided already is not decided again.
 """
@@ -50,8 +50,8 @@ from message_store.replication.acknowledgement import not_confirmed
 if TYPE_CHECKING:  # the commands start without the store
     from message_store.store import MessageStore
 
-PIECE_HITS: Final = 512  # hits found between two yields
-PIECES_MAX: Final = 16  # pieces of one page
+PIECES_MAX: Final = 32  # pieces of one page
+SEARCH: Final = "search"  # kind of work of `SliceSize`, like the actions
 Mask = npt.NDArray[np.bool_]
 NO_PORTS: Final = "this broker delivers no messages, so it does not know which are pending"
 
@@ -113,13 +113,17 @@ class PendingHitsProcessor:
         The end of the log is that before the pieces: what is sent meanwhile is later.
         """
         parts, left, log_end = list[PendingPiece](), query.count_max, int(self._store.max_offset)
+        turns = self._decisions.turns
+        size = SliceSize(turns.sizes, SEARCH)
         for _ in range(PIECES_MAX):
             port = ports[number]
             if key:
                 part = await self._by_key(port, query, key, cursor)
             else:
-                count_max = min(PIECE_HITS, left)
-                part = port.search(msgspec.structs.replace(query, count_max=count_max), cursor)
+                limited = msgspec.structs.replace(query, count_max=min(size.count, left))
+                with size.measured():
+                    part = port.search(limited, cursor)
+            await turns.others_first()
             parts.append(part)
             left -= len(part.keys)
             is_ended = part.cursor is None
@@ -129,7 +133,6 @@ class PendingHitsProcessor:
             is_whole = has_hits and (is_ended or part.may_repeat or bool(key))
             if is_whole or left <= 0 or part.damage or number == len(ports):
                 break
-            await self._decisions.turns.others_first()
         following = f"{number}:{cursor}" if number < len(ports) else None
         return self._hits(joined(parts), following, log_end)
 
@@ -142,9 +145,17 @@ class PendingHitsProcessor:
         order = np.argsort(matches.offsets, kind="stable")
         order = order[matches.offsets[order] > int(cursor or -1)]
         has_more, order = order.size > query.count_max, order[: query.count_max]
-        offsets, due_ms = matches.offsets[order], matches.due_ms[order]
-        following = str(offsets[-1]) if has_more else None
-        return piece_of(self._store, query, offsets, due_ms, following)
+        following = str(matches.offsets[order[-1]]) if has_more else None
+        parts, first = list[PendingPiece](), 0
+        size = SliceSize(self._decisions.turns.sizes, SEARCH)
+        while first < order.size or not parts:
+            rows = order[first : first + size.count]
+            first += size.count
+            with size.measured():
+                offsets, due_ms = matches.offsets[rows], matches.due_ms[rows]
+                parts.append(piece_of(self._store, query, offsets, due_ms, following))
+            await self._decisions.turns.others_first()
+        return joined(parts)
 
     def _hits(self, part: PendingPiece, cursor: str | None, log_end: int) -> PendingHits:
         is_named = (part.topic_indexes >= 0) & np.fromiter(map(bool, part.keys), np.bool_)
@@ -305,8 +316,8 @@ def _topic(request: Request) -> str:
 def _parse(request: Request) -> HitDecision:
     try:
         command = msgspec.msgpack.decode(request.body, type=HitDecision)
-        for key in command.keys:
-            if not key.isascii():
+        if not b"".join(command.keys).isascii():
+            for key in command.keys:
                 key.decode("utf-8", "surrogatepass")
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise _illegal(f"the body is not a decision about hits: {error}") from error
@@ -315,7 +326,7 @@ def _parse(request: Request) -> HitDecision:
         raise _illegal(f"{count} hits in one request; the maximum is {PAGE_HITS_MAX}")
     if count != len(command.offsets) or not all(command.keys):
         raise _illegal("each hit needs a key and a log offset")
-    if not all(0 <= offset < 1 << 62 for offset in command.offsets):
+    if command.offsets and (min(command.offsets) < 0 or max(command.offsets) >= 1 << 62):
         raise _illegal("a log offset is out of range")
     if command.action not in ACTIONS.values():
         raise _illegal("the action is one of: " + ", ".join(ACTIONS.values()))

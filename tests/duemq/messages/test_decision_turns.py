@@ -52,6 +52,39 @@ def test_a_slice_waits_for_a_limited_number_of_deliveries(turns: int) -> None:
     asyncio.run(work())
 
 
+class NextPort:
+    """Component whose next message is due at a time, and is not delivered."""
+
+    def __init__(self, due_ms: int) -> None:
+        self._due_ms = due_ms
+
+    def wake_due(self, now_ms: int) -> bool:
+        return self._due_ms <= now_ms
+
+
+@pytest.mark.parametrize(
+    ("due_in_ms", "waits_s"), [(0, [0] * DUE_TURNS_MAX), (1, [0.001]), (2, []), (60_000, [])]
+)
+def test_a_delivery_that_is_due_in_a_slice_comes_before_it(
+    due_in_ms: int, waits_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slice waits once, however many messages are due at each millisecond."""
+    sleep, clock, sleeps = asyncio.sleep, FakeClock(), list[float]()
+    ports: list[Any] = [NextPort(clock.now_ms() + due_in_ms)]
+
+    async def noted(seconds: float) -> None:
+        sleeps.append(seconds)
+        await sleep(0)
+
+    async def work() -> None:
+        async with DecisionTurns(lambda: ports, clock):
+            pass
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    asyncio.run(work())
+    assert sleeps == [0, *waits_s]
+
+
 def test_a_cancelled_wait_does_not_hold_the_turn() -> None:
     port = DuePort(10 * DUE_TURNS_MAX)
     ports: list[Any] = [port]
