@@ -179,6 +179,10 @@ def http_console(
             "--proxies", metavar="NETWORKS", help="Proxies whose X-Forwarded headers are used."
         ),
     ] = "",
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Each login of the console may only view."),
+    ] = False,
     logging: LoggingFile = None,
 ) -> None:
     """Serve the console and the HTTP API of a cluster until SIGTERM or Ctrl-C."""
@@ -186,7 +190,12 @@ def http_console(
     from duemq.http.standalone import ConsoleOptions
 
     options = ConsoleOptions(
-        host=host, port=port, has_accounts=accounts, certificate=cert, proxies=proxies
+        host=host,
+        port=port,
+        has_accounts=accounts,
+        certificate=cert,
+        proxies=proxies,
+        is_read_only=read_only,
     )
     serve_console(target, options, logging)
 

@@ -387,6 +387,12 @@ class BrokerConfig:
         minimum=0,
         own=True,
     )
+    console_read_only: bool = option(
+        False,
+        "consoleReadOnly",
+        "Whether each login of the console may only view; the HTTP API is not concerned.",
+        own=True,
+    )
     console_proxies: str = option(
         "",
         "consoleProxies",

@@ -302,10 +302,11 @@ class Console:
     async def _role_of(self, session: AccountSession, address: str) -> LoginRole:
         """Return the role of an account; a refusal counts as a failed login of the address."""
         try:
-            return await role_of(session)
+            role = await role_of(session)
         except Refused:
             self._admission.count_failure(address)
             raise
+        return min(role, LoginRole.VIEWER) if self._admission.is_read_only else role
 
     async def log_out(self, request: Request) -> Response:
         """End a login."""

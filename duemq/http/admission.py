@@ -45,12 +45,14 @@ class AdmissionRules:
         has_accounts: Whether brokers check accounts.
         sources: Networks of requests without accounts.
         rate_max: Requests per second of one caller; 0: no limit.
+        is_read_only: Whether each login of the console may only view.
     """
 
     has_accounts: bool
     sources: Sources
     secret: Callable[[str], str | None] | None = None
     rate_max: int = 0
+    is_read_only: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +102,11 @@ class Admission:
     def has_accounts(self) -> bool:
         """Whether requests need an account."""
         return self._rules.has_accounts
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether each login of the console may only view."""
+        return self._rules.is_read_only
 
     def is_valid(self, credentials: Credentials) -> bool:
         """Return whether an account still exists with this secret, as far as it is known here."""

@@ -57,6 +57,7 @@ def api_port(
         sources=sources,
         secret=access.gate.secret if access is not None else None,
         rate_max=config.console_rate_max,
+        is_read_only=config.console_read_only,
     )
     sessions = Sessions(connect)
     admission = Admission(rules, time.monotonic)

@@ -38,6 +38,7 @@ class ConsoleOptions:
         certificate: PEM file with certificate and key of HTTPS; empty: plaintext.
         rate_max: Requests per second of one caller; 0: no limit.
         proxies: Networks of proxies whose `X-Forwarded` headers are used; empty: none.
+        is_read_only: Whether each login of the console may only view.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +47,7 @@ class ConsoleOptions:
     certificate: str = ""
     rate_max: int = 20_000
     proxies: str = ""
+    is_read_only: bool = False
 
 
 @asynccontextmanager
@@ -72,6 +74,7 @@ async def serving_console(
         has_accounts=options.has_accounts,
         sources=Sources("--host"),
         rate_max=options.rate_max,
+        is_read_only=options.is_read_only,
     )
     sessions = Sessions(connect)
 

@@ -229,3 +229,25 @@ def test_a_broker_imports_the_console_only_with_its_port(tmp_path: Path, has_con
     )
     names = re.findall(rb"\w+", done.stdout)
     assert (b"jinja2" in names) is has_console
+
+
+def test_a_read_only_console_of_a_cluster_has_viewers_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path, **KEYS)) as (broker, _):
+            options = ConsoleOptions(port=0, has_accounts=True, is_read_only=True)
+            serving = serving_console(
+                lambda credentials: Client(broker=broker.address, credentials=credentials),
+                options,
+                console_routes,
+            )
+            async with (
+                serving as port,
+                httpx.AsyncClient(
+                    base_url=f"http://127.0.0.1:{port}/console", timeout=TIMEOUT_S
+                ) as client,
+            ):
+                account = {"access_key": ROOT.access_key, "secret": ROOT.secret}
+                assert (await client.post("/login", data=account)).status_code == 303
+                assert "Role: viewer." in (await client.get("/")).text
+
+    asyncio.run(main())

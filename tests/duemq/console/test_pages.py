@@ -171,6 +171,19 @@ def test_a_login_has_the_role_that_the_brokers_grant(accounts: Served) -> None:
             assert f"Role: {role}." in client.get("/").text
 
 
+def test_a_read_only_console_offers_and_accepts_no_actions(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, with_accounts, consoleReadOnly="true", **ACCOUNT_KEYS) as running,
+        running.logged_in(ROOT) as client,
+    ):
+        text = client.get("/timers").text
+        assert "Role: viewer." in text
+        assert "/console/bulk" not in text
+        form = {"csrf": csrf_of(text), "action": "cancel"}
+        for path in ("/bulk", "/decisions", "/new-schedule", "/migration-commands"):
+            assert client.post(path, data=form).status_code == 403, path
+
+
 def test_a_login_is_a_protected_cookie_and_ends(accounts: Served) -> None:
     with accounts.client() as client:
         login = client.get("/?span=1d")
