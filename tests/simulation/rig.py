@@ -104,6 +104,7 @@ class Rig:
         self.clock = FakeClock()
         self.gate = gate
         self._home, self._chance, self.properties = home, chance, properties
+        self.plugins: tuple[InstalledPlugin, ...] = (LEVELS, TIMERS)
         self.lose_pages = False  # whether a power cut loses any pages, not only the last ones
         self._start_count = 0
         self._synced = 0  # log offset synced by any process
@@ -114,7 +115,7 @@ class Rig:
     async def start(self) -> None:
         """Start the broker on the current directory."""
         properties = properties_of(self.root, **self.properties)
-        self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS, TIMERS])
+        self.broker = Broker(properties, clock=self.clock, plugins=list(self.plugins))
         await self.broker.__aenter__()
         if not self._start_count:
             for topic in TOPICS:
