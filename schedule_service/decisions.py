@@ -16,14 +16,13 @@ store ignores these decisions: it delivers every message that is pending by its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from delayed_delivery.kernels.texts import UNREADABLE, DecisionOutput
 from delayed_delivery.names import CANCELLED_BODY, FIRED_BODY
-from delayed_delivery.outcome import Outcome
 from delayed_delivery.pending import (
     Decided,
     Found,
@@ -339,53 +338,65 @@ class PendingLevels:
         return self._put_all(offsets, add, hooks)
 
     def fire(self, offsets: Offsets) -> Decided:
-        """Deliver pending messages now."""
+        """Deliver pending messages now; those that follow each other in a queue together."""
         rows, decided = self._read_rows(offsets)
-        now_ms = self._clock.now_ms()
         fired: list[int] = []
-        for index in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
-            level, queue_offset = self._level_of(rows[index]), int(rows[index]["queue_offset"])
-            assert level is not None
-            result = self._fire(level.level, queue_offset, now_ms)
-            if result.done:
-                level.cursor.settle(queue_offset)
-                if not result.quarantined:
-                    fired.append(index)
-            else:
-                decided.verdicts[index] = Verdict.REFUSED
-                decided.remarks[index] = result.refusal
-            level.stats.record_quarantined(result.quarantined)
-            for item in result.quarantined:
-                decided.remarks[index] = (
-                    f"it went to quarantine, {item.reason.value}: {item.detail}"
-                )
+        for run in _runs(rows, np.flatnonzero(decided.verdicts == Verdict.DONE)):
+            fired += self._fire_run(rows, run, decided)
         self._append_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
 
-    def _fire(self, level: int, queue_offset: int, now_ms: int) -> Outcome:
-        """Deliver a unit; retry if the delivery has only repaired the unit."""
-        while True:
-            units = self._queues.units(level, queue_offset, 1)
-            result = self._deliverer.deliver_batch(level, queue_offset, units, now_ms)
-            if result.done or result.refusal or not units.size:
-                return result
+    def _fire_run(self, rows: Rows, indexes: Offsets, decided: Decided) -> list[int]:
+        """Deliver the messages of one level from a queue offset on; return those delivered.
+
+        A message that the store refuses does not stop the others. A delivery that has only
+        repaired a unit is repeated.
+        """
+        level, queue_offsets = self._level_of(rows[indexes[0]]), rows["queue_offset"][indexes]
+        assert level is not None
+        now_ms, fired, done = self._clock.now_ms(), list[int](), 0
+        while done < indexes.size:
+            first, count = int(queue_offsets[done]), int(indexes.size) - done
+            units = self._queues.units(level.level, first, count)
+            result = self._deliverer.deliver_batch(level.level, first, units, now_ms)
+            settled = slice(done, done + result.done)
+            level.cursor.settle_all(queue_offsets[settled])
+            level.stats.record_quarantined(result.quarantined)
+            remarks = {
+                item.phys_offset: f"it went to quarantine, {item.reason.value}: {item.detail}"
+                for item in result.quarantined
+            }
+            for index in indexes[settled].tolist():
+                remark = remarks.get(int(rows[index]["phys_offset"]))
+                if remark is None:
+                    fired.append(index)
+                else:
+                    decided.remarks[index] = remark
+            done = settled.stop
+            if done < indexes.size and (result.refusal or not units.size):
+                decided.verdicts[indexes[done]] = Verdict.REFUSED
+                decided.remarks[int(indexes[done])] = result.refusal
+                done += 1
+        return fired
 
     def _append_fired(self, rows: Rows) -> None:
         """Append records that explain early deliveries, which are valid without them, too."""
         for first in range(0, rows.size, BATCH_ROWS):
-            batch = PutBatch(BATCH_ROWS)
-            for row in rows[first : first + BATCH_ROWS]:
-                facts = {"DUEMQ_DECISION": "fired", "DUEMQ_LEVEL": str(int(row["queue_id"]) + 1)}
+            batch, now_ms = PutBatch(BATCH_ROWS), self._clock.now_ms()
+            part = rows[first : first + BATCH_ROWS]
+            texts = {number: _fired_text(number + 1) for number in set(part["queue_id"].tolist())}
+            columns = zip(part["queue_id"].tolist(), part["phys_offset"].tolist(), strict=True)
+            for number, phys_offset in columns:
                 batch.add(
                     topic_index=self._decisions,
                     queue_id=0,
                     body=FIRED_BODY,
-                    properties=encode_properties(facts),
-                    born_ms=self._clock.now_ms(),
+                    properties=texts[number],
+                    born_ms=now_ms,
                     born_host=NO_HOST,
                     store_host=NO_HOST,
-                    prepared_offset=origin_of(int(row["phys_offset"])),
+                    prepared_offset=origin_of(phys_offset),
                 )
             self._put(batch, None)
 
@@ -448,3 +459,20 @@ class PendingLevels:
         position = add_message(batch, record, topic_index, queue_id, text)
         if not isinstance(target, tuple):
             batch.refuse(position, 1, f"{target.reason.value}: {target.detail}")
+
+
+def _runs(rows: Rows, indexes: Offsets) -> Iterator[Offsets]:
+    """Yield runs of messages that follow each other in the queue of one level.
+
+    Args:
+        rows: (n,) `layout.SCANNED`.
+        indexes: (m,) i8: rows of the messages.
+    """
+    if indexes.size:
+        is_next = np.diff(rows["queue_offset"][indexes]) == 1
+        is_next &= np.diff(rows["queue_id"][indexes]) == 0
+        yield from np.split(indexes, np.flatnonzero(~is_next) + 1)
+
+
+def _fired_text(level: int) -> bytes:
+    return encode_properties({"DUEMQ_DECISION": "fired", "DUEMQ_LEVEL": str(level)})

@@ -14,6 +14,7 @@ from delayed_delivery.pending import Verdict
 from duemq_common.topics import DECISION_TOPIC
 from schedule_service.cursor import joined_ranges
 from schedule_service.decisions import NOT_TAKEN
+from schedule_service.deliverer import Deliverer
 from tests.support.level_rig import Rig, level_service
 from tests.support.synchronous import Synchronous
 
@@ -131,6 +132,37 @@ def test_a_record_follows_a_fired_message(tmp_path: Path) -> None:
             notes = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
             assert [-note.prepared_offset - 1 for note in notes] == offsets[:2].tolist()
             assert {note.properties["DUEMQ_DECISION"] for note in notes} == {"fired"}
+
+    asyncio.run(steps())
+
+
+def test_messages_that_follow_each_other_are_delivered_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes to quarantine has a remark of its own, and no record of an early delivery."""
+    sizes, deliver = list[int](), Deliverer.deliver_batch
+
+    def counted(self: Deliverer, level: int, first_offset: int, units: Any, now_ms: int) -> Any:
+        sizes.append(units.size)
+        return deliver(self, level, first_offset, units, now_ms)
+
+    async def steps() -> None:
+        async with level_service(tmp_path, topics=("T",)) as rig:
+            batches = [rig.send(3, count=2), rig.send(3, topic="gone"), rig.send(3, count=3)]
+            offsets = np.concatenate([offsets_of(batch) for batch in batches])
+            other = offsets_of(rig.send(2))
+            monkeypatch.setattr(Deliverer, "deliver_batch", counted)
+            fired = np.concatenate([offsets[:4], offsets[5:], other])
+            decided = rig.plugin.pending_messages().fire(fired)
+            assert decided.verdicts.tolist() == DONE * 6
+            assert decided.remarks.keys() == {2}
+            assert decided.remarks[2].startswith("it went to quarantine, topic_missing")
+            assert sizes == [4, 1, 1]
+            assert rig.service.levels[3].cursor.pending == 1
+            units = rig.store.units(DECISION_TOPIC, 0, 0, 10)
+            notes = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
+            assert [-note.prepared_offset - 1 for note in notes] == np.delete(fired, 2).tolist()
+            assert [note.properties["DUEMQ_LEVEL"] for note in notes] == [*"3333", "2"]
 
     asyncio.run(steps())
 
