@@ -222,7 +222,7 @@ class _HitRun:
 
     async def by_offset(self, ports: Sequence[PendingMessages]) -> None:
         """Decide on the hits whose record at the log offset is theirs, and pending."""
-        if self._command.dry_run:
+        if self._command.dry_run or not ports:
             return
         firsts = np.zeros(self._offsets.size, np.bool_)  # a record is decided once
         firsts[np.unique(self._offsets, return_index=True)[1]] = True
@@ -232,11 +232,21 @@ class _HitRun:
             async with self._owner.turns:
                 part = slice(first, first + size.count)
                 with size.measured():
-                    indexes = self._matching(part, firsts)
-                    for port in ports:
-                        if indexes.size:
-                            indexes = self._apply(port, indexes)
+                    last_port = self._apply_in_turn(ports, self._matching(part, firsts))
+                ports = [last_port, *(port for port in ports if port is not last_port)]
                 first = part.stop
+
+    def _apply_in_turn(self, ports: Sequence[PendingMessages], indexes: Offsets) -> PendingMessages:
+        """Decide on the hits of a slice; return the component of the last ones.
+
+        It probably has the next ones, too, and then the other components are not searched.
+        """
+        last_port = ports[0]
+        for port in ports:
+            if not indexes.size:
+                break
+            last_port, indexes = port, self._apply(port, indexes)
+        return last_port
 
     def _matching(self, part: slice, firsts: Mask) -> Offsets:
         """Return the hits of a slice whose record has their key and the requested topic.

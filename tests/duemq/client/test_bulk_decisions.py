@@ -24,6 +24,7 @@ from duemq_common.request import Response
 from message_store.index import key_search
 from message_store.store import MessageStore
 from tests.support.running_broker import BrokerClient, running, small
+from timer_store.pending.lookup import PendingTimers
 
 HOUR_MS = 3_600_000
 COUNT = 10
@@ -212,6 +213,27 @@ def test_other_requests_run_between_slices(tmp_path: Path, monkeypatch: pytest.M
             done.append(running_page.done())
         assert done.count(False) > 1
         assert await running_page == [DONE] * COUNT
+
+    with_broker(tmp_path, work)
+
+
+def test_level_messages_are_decided_without_a_search_for_timers_in_each_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MIN", 1)
+    monkeypatch.setattr(decision_turns, "SLICE_HITS_MAX", 1)
+    calls, cancel = list[int](), PendingTimers.cancel
+
+    def counted(self: PendingTimers, offsets: Any) -> Any:
+        calls.append(offsets.size)
+        return cancel(self, offsets)
+
+    async def work(rig: Rig) -> None:
+        levels, timers = await rig.pages(topic="T")
+        monkeypatch.setattr(PendingTimers, "cancel", counted)
+        assert await rig.decide(levels, topic="T") == [DONE] * COUNT
+        assert calls == [1]
+        assert await rig.decide(timers, topic="T") == [DONE] * COUNT
 
     with_broker(tmp_path, work)
 
