@@ -77,8 +77,9 @@ class Client:
         request = send_request(code=310, topic="T", queueId="0", properties=properties, body=body)
         fields = {"sysFlag": "6", "suspendTimeoutMillis": "60000"}
         self._pulls.send(pull_request("T", 0, self._offset, **fields))
-        while not len(self._broker.parts.long_polls):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        polls, store = self._broker.parts.long_polls, self._broker.store
+        while not len(polls) or store.read_ahead.wake_at <= store.max_offset:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # until the pull is held, and the append wakes no thread
         data = codec.encode_request(request)
         with trace.recording():
             self._sends.writer.write(data)
