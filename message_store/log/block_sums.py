@@ -327,18 +327,19 @@ def _mismatch(crc: int) -> int:
 
 
 def _forget(path: Path, blocks: Offsets) -> None:
-    """Mark the checksums of some blocks of a log file as unknown, on the disk."""
+    """Mark the checksums of some blocks, ascending, of a log file as unknown, on the disk."""
     if not blocks.size or not exists(path):
         return
-    sums = np.fromfile(path, BLOCK_SUM)
-    blocks = blocks[blocks < sums.size]
+    first, last = int(blocks[0]), int(blocks[-1])
+    start = first * BLOCK_SUM.itemsize
+    sums = np.fromfile(path, BLOCK_SUM, last + 1 - first, offset=start)
+    blocks = blocks[blocks < first + sums.size] - first
     blocks = blocks[sums[blocks] != SUM_UNKNOWN]
     if blocks.size:
         sums[blocks] = SUM_UNKNOWN
-        first, last = int(blocks[0]), int(blocks[-1])
         with path.open("r+b") as file:
-            file.seek(first * BLOCK_SUM.itemsize)
-            file.write(sums[first : last + 1].tobytes())
+            file.seek(start)
+            file.write(sums.tobytes())
             file.flush()
             os.fsync(file.fileno())
 
