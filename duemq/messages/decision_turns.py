@@ -22,9 +22,9 @@ from delayed_delivery.pending import PendingMessages
 from duemq_common.clock import Clock, thread_processor_s
 
 DUE_TURNS_MAX: Final = 8  # turns in which deliveries come before the next slice
-AHEAD_MS: Final = 1  # duration of a slice, about: what is due in it is delivered before it
-SLICE_S: Final = 0.0008  # processor time of the messages of a slice, about, without FIXED_S
-SLICE_S_MAX: Final = 0.0012  # if SLICE_HITS_MIN messages take longer, a slice has fewer
+AHEAD_MS: Final = 1  # what is due within it is delivered before a slice
+SLICE_S: Final = 0.0014  # processor time of the messages of a slice, about, without FIXED_S
+SLICE_S_MAX: Final = 0.002  # if SLICE_HITS_MIN messages take longer, a slice has fewer
 FIXED_S: Final = 0.0004  # processor time of a slice that does not depend on its messages, about
 WAITS_MAX: Final = 4  # a slice may take this many times its processor time
 SLICE_HITS_MIN = 64  # fewer would spend most of their time on the fixed cost
