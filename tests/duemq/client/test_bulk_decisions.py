@@ -243,20 +243,20 @@ def test_level_messages_are_decided_without_a_search_for_timers_in_each_slice(
     [
         (128, 0.0, 0.0, 480),
         (128, 0.0001, 0.0004, 480),
-        (300, 0.0012, 0.0012, 300),
-        (300, 0.0012, 0.0048, 300),  # waits for other threads
-        (400, 0.0012, 0.008, 200),  # reads of the disk
-        (400, 0.0014, 0.0014, 320),
-        (200, 0.001, 0.001, 266),  # mostly the fixed cost
-        (256, 0.0036, 0.0036, 64),
+        (300, 0.0018, 0.0018, 300),
+        (300, 0.0018, 0.0072, 300),  # waits for other threads
+        (400, 0.0018, 0.0128, 199),  # reads of the disk
+        (400, 0.0021, 0.0021, 329),
+        (160, 0.001, 0.001, 373),  # mostly the fixed cost
+        (256, 0.006, 0.006, 64),
         (256, 1.0, 1.0, 8),
         (128, 0.0008, 1.0, 64),  # waits do not make it smaller than the least number
-        (64, 0.0068, 0.0068, 12),  # moves of level messages
-        (12, 0.001, 0.001, 23),
-        (480, 0.0013, 0.0013, 426),
+        (64, 0.0112, 0.0112, 11),  # moves of level messages
+        (11, 0.001, 0.001, 36),
+        (480, 0.0021, 0.0021, 395),
     ],
 )
-def test_a_slice_takes_about_a_millisecond(
+def test_a_slice_takes_up_to_two_milliseconds(
     count: int, processor_s: float, took_s: float, size: int
 ) -> None:
     assert decision_turns.next_size(count, processor_s, took_s) == size
