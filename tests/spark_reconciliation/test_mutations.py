@@ -112,7 +112,7 @@ MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "units of pending records": (tally, "(no_unit, NO_UNIT),", ""),
 }
 RULES: Final = 38
-OF_CLOCKS: Final = (32, 33, 35)  # rules for clock steps, tested in `test_bad_clock`
+OF_CLOCKS: Final = (33, 34, 36)  # rules for clock steps, tested in `test_bad_clock`
 RULE_IN_CI: Final = 23  # the rule for late deliveries
 IN_CI: Final = ("deliveries by identity", "cancels before the end", "units of deliveries")
 
