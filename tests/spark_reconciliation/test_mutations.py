@@ -28,7 +28,7 @@ from tests.support.audit_rows import AuditTables
 from tests.support.naive_audit import naive_audit
 from tests.support.random_histories import RandomStore
 
-STORES = 150
+STORES = 600
 MODULES: Final = (
     tally,
     plain_histories,
