@@ -23,6 +23,7 @@ from tests.simulation.expected_verdicts import CHANGING, Expected, State, StoreA
 from tests.simulation.rig import Rig
 from tests.support.loopback_broker import pull_request
 from tests.support.pop_client import Popped, popped
+from tests.support.remoting_requests import topic_fields
 from tests.support.send_path import send_request
 from timer_store.compaction.compactor import PAUSE_MS
 
@@ -344,15 +345,7 @@ class AuditedHistory:
             await self._create_topic()
 
     async def _create_topic(self) -> None:
-        fields = {
-            "topic": CHANGING,
-            "defaultTopic": "TBW102",
-            "readQueueNums": "2",
-            "writeQueueNums": "2",
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "order": "false",
-        }
+        fields = topic_fields(CHANGING, 2)
         await self._call(Request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         self._exists = True
 

@@ -24,6 +24,7 @@ from tests.support.naive_model import (
     pending_of,
     timers_of,
 )
+from tests.support.remoting_requests import topic_fields
 from tests.support.send_path import send_request
 
 LEVELS = ("1s 5s 10s 30s", "1s 2s 3s", "10s 1s", "2s 5s 10s 30s 1m", "1s 5s 10s 30s")
@@ -263,15 +264,7 @@ class Simulation:
             await self.change_topic()
 
     async def change_topic(self) -> None:
-        fields = {
-            "topic": CHANGING,
-            "defaultTopic": "TBW102",
-            "readQueueNums": "2",
-            "writeQueueNums": "2",
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "order": "false",
-        }
+        fields = topic_fields(CHANGING, 2)
         assert (await self.rig.call(Request(17, fields))).code == 0
 
     async def persist(self) -> None:

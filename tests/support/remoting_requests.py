@@ -69,22 +69,25 @@ def create_topic(
     broker_port: int, topic: str, *, queue_count: int = 4, attributes: str = ""
 ) -> None:
     """Create or change `topic` with a number of queues for reading and writing."""
-    response = call(
-        broker_port,
-        CREATE_TOPIC,
-        {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(queue_count),
-            "writeQueueNums": str(queue_count),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            **({"attributes": attributes} if attributes else {}),
-        },
-    )
+    fields = topic_fields(topic, queue_count)
+    if attributes:
+        fields["attributes"] = attributes
+    response = call(broker_port, CREATE_TOPIC, fields)
     assert response.code == SUCCESS, f"create topic {topic}: {response.code} {response.remark}"
+
+
+def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
+    """Return the fields of a request that creates or changes a topic."""
+    return {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queue_count),
+        "writeQueueNums": str(queue_count),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
 
 
 def max_offset(broker_port: int, topic: str, queue_id: int) -> int:
