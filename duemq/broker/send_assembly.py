@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from duemq.broker.components import BrokerComponents, BrokerContext
 from duemq.net.limits import body_bytes_max
 from duemq.pop.ack_batch import AckBatch
@@ -27,6 +29,7 @@ def make_ingest(parts: BrokerComponents, context: BrokerContext) -> Ingest:
         access=access,
         kernels=context.kernels,
         batched=_pop_turns(parts, context),
+        poll_s=context.config().busy_poll_us / 1e6 if len(os.sched_getaffinity(0)) > 1 else 0.0,
     )
 
 

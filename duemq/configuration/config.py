@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from duemq.configuration.shared_options import (
     bind_address_option,
+    busy_poll_option,
     channel_idle_option,
     connections_max_option,
     log_format_option,
@@ -53,6 +54,7 @@ class BrokerConfig:
         10_911, "listenPort", "Port for clients; 0: any free port.", minimum=0, maximum=65_535
     )
     bind_address: str = bind_address_option()
+    busy_poll_us: int = busy_poll_option()
     proxy_protocol_from: str = proxy_protocol_option()
     administer_from: str = option(
         "loopback",

@@ -57,3 +57,14 @@ log_format_option = partial(
     choices=("text", "json"),
     own=True,
 )
+busy_poll_option = partial(
+    option,
+    100,
+    "busyPollMicros",
+    "How long the event loop polls for the next request, after two turns with requests within "
+    "this time, before it sleeps; 0: it sleeps at once, as always with one processor.",
+    unit="us",
+    minimum=0,
+    maximum=1_000,
+    own=True,
+)

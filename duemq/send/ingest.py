@@ -67,7 +67,11 @@ UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
 
 
 class Ingest:
-    """Parser of the frames of all connections, run once per event loop turn (a `FrameHandler`)."""
+    """Parser of the frames of all connections, run once per event loop turn (a `FrameHandler`).
+
+    Args:
+        poll_s: How long the loop does not sleep after two turns within this time; 0: it sleeps.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class Ingest:
         time_s: Callable[[], float] | None = None,
         kernels: Preparation | None = None,
         batched: BatchedRequests | None = None,
+        poll_s: float = 0.0,
     ) -> None:
         self._kernels, self._batched = kernels or Preparation(), batched
         self._path, self._topics, self._sender = path, topics, sender
@@ -102,6 +107,7 @@ class Ingest:
         self._turn_exceeded = False
         self._accepts = self._has_batched = False  # whether `_batched` has begun its turn
         self._time_s = time_s or SystemClock().monotonic_s
+        self._poll_s, self._ended_s, self._is_polling = poll_s, 0.0, False
         self._requests = RequestTurns(self._time_s, self._add_ready)  # other than sends
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
@@ -150,11 +156,12 @@ class Ingest:
         and write in between.
         """
         self._scheduled = False
+        begun_s = self._time_s()
         if not self._responses.is_full:
             if self._few or self._many:
                 self._responses.begin()
                 self._use_topics()
-                self._take_ready(self._time_s() + TURN_S)
+                self._take_ready(begun_s + TURN_S)
             self._finish()
             if self._batched is not None and self._has_batched:
                 self._has_batched = False
@@ -164,6 +171,16 @@ class Ingest:
         if self._malformed:
             self._close_malformed()
         self._schedule()
+        if self._poll_s:
+            ended_s, self._ended_s = self._ended_s, self._time_s()
+            if begun_s - ended_s < self._poll_s and not self._is_polling:
+                self._poll()
+
+    def _poll(self) -> None:
+        """Keep the loop awake: a wake-up takes about as long as a client's next request."""
+        self._is_polling = self._time_s() - self._ended_s < self._poll_s
+        if self._is_polling and self._loop is not None:
+            self._loop.call_soon(self._poll)
 
     def _take_ready(self, end_s: float) -> None:
         if self._turn_exceeded:  # connections with few bytes are first, every second time
@@ -268,11 +285,8 @@ class Ingest:
         if not self._is_ready():
             return self._stop_at_frame
         data, sender = connection.received.data, self._grants.record(connection.sender)
-        kernel: Callable[..., tuple[int, int]] = entry(
-            take_sends, data, 0, 0, sender, self._output, self._names
-        )
-        self._take_sends = kernel
-        return kernel
+        self._take_sends = entry(take_sends, data, 0, 0, sender, self._output, self._names)
+        return self._take_sends
 
     def _is_ready(self) -> bool:
         return self._kernels.is_ready(KERNELS)

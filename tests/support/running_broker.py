@@ -23,6 +23,7 @@ SMALL = {
     "bindAddress": "127.0.0.1",
     "listenPort": "0",
     "metricsExporterType": "DISABLE",
+    "busyPollMicros": "0",
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "400",
     "maxHashSlotNum": "64",

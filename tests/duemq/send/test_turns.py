@@ -200,3 +200,55 @@ def test_sends_that_python_decodes_end_a_turn_in_time(run: Run) -> None:
         assert front.log.batches == [1] * 32
 
     run(main())
+
+
+class Readings:
+    """Clock that advances by 1 ms at each reading.
+
+    Attributes:
+        count: Number of readings.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.now_s = 0, 1_000.0
+
+    def __call__(self) -> float:
+        self.count += 1
+        self.now_s += 0.001
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "poll_s", "reads_min", "reads_max"),
+    [(0.0, 0.1, 60, 110), (1.0, 0.1, 0, 10), (0.0, 0.0, 0, 10)],
+)
+def test_the_loop_polls_after_turns_that_follow_each_other(
+    run: Run, pause_s: float, poll_s: float, reads_min: int, reads_max: int
+) -> None:
+    """It polls for `poll_s`, and only if the second turn came within this time."""
+
+    async def main() -> None:
+        front, clock = SendPath(), Readings()
+        ingest = Ingest(
+            front.path,
+            front.table,
+            front.sender,
+            front.settings,
+            front.meter,
+            time_s=clock,
+            poll_s=poll_s,
+        )
+        server = RemotingServer(Dispatcher(), ingest, clock=FakeClock())
+        async with server:
+            await server.start("127.0.0.1", 0)
+            async with await RawPeer.connect(server.ports[0]) as peer:
+                for number in range(2):
+                    clock.now_s += pause_s
+                    peer.send(send_request(opaque=number, body=b"m"))
+                    await peer.read_response()
+                before = clock.count
+                for _ in range(500):
+                    await asyncio.sleep(0)
+                assert reads_min <= clock.count - before <= reads_max
+
+    run(main())
