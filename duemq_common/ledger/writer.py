@@ -9,8 +9,9 @@ it is first rebuilt from the log, which replaces dropped records and fills new f
 another store or of a later version is refused and left unchanged: `opened` raises, so no migration
 starts; running migrations continue.
 
-Each call has a thread of its own, and at most one call is running. A stop abandons a call that
-hangs: its thread is not joined, not even at the end of the process, and the log has its records.
+One thread runs the calls, one at a time; the event loop does not wait for a thread to start before
+each call. A stop abandons a call that hangs: the thread is not joined, not even at the end of the
+process, and the log has its records.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVarTuple
 
@@ -95,7 +97,8 @@ class LedgerWriter:
         self._needed, self._tried = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
         self._call: asyncio.Future[None] | None = None
-        self._is_abandoned = False
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None ends the thread
+        self._has_thread = self._is_abandoned = False
         self._trouble, self._since_ms, self._dropped = refusal, clock.now_ms(), 0
         self._limit: asyncio.TimerHandle | None = None
 
@@ -158,6 +161,7 @@ class LedgerWriter:
         finally:
             if self._limit is not None:
                 self._limit.cancel()
+            self._calls.put(None)
 
     async def _write_until_stop(self) -> None:
         await self._open_first()
@@ -254,16 +258,27 @@ class LedgerWriter:
             with suppress(RuntimeError):  # the loop of an abandoned call is closed
                 loop.call_soon_threadsafe(_settle, call, error)
 
-        try:
-            Thread(target=run, name="ledger", daemon=True).start()
-        except RuntimeError as error:
-            reason = f"no thread can be started to write it ({error})"
-            raise LedgerUnavailable(self.where, reason, "The broker tries again") from error
+        self._start_thread()
+        self._calls.put(run)
         report = loop.call_later(RESPONSE_S, self._report, self._silence())
         try:
             await call
         finally:
             report.cancel()
+
+    def _start_thread(self) -> None:
+        if self._has_thread:
+            return
+        try:
+            Thread(target=self._run_calls, name="ledger", daemon=True).start()
+        except RuntimeError as error:
+            reason = f"no thread can be started to write it ({error})"
+            raise LedgerUnavailable(self.where, reason, "The broker tries again") from error
+        self._has_thread = True
+
+    def _run_calls(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
 
     def _abandon(self) -> None:
         self._is_abandoned = True
