@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import errno
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S: Final = 0.2
+STOP_S: Final = 5
+"""Maximum seconds until an interrupted command ends: Spark stops, temporary files are removed."""
 PHASES_LOG: Final = "spark_reconciliation.jobs.phases"
 
 
@@ -128,6 +132,16 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
+def _end_process(error: KeyboardInterrupt | SystemExit, spark: SparkSession | None) -> NoReturn:
+    """End the process although a thread works: an exit in order would wait for its result."""
+    if spark is not None:
+        stop = threading.Thread(target=_stop, args=(spark,), daemon=True)
+        stop.start()
+        stop.join(STOP_S)
+    code = error.code if isinstance(error, SystemExit) else Exit.INTERRUPTED
+    os._exit(code if isinstance(code, int) else Exit.INTERNAL)
+
+
 class _StageProgress:
     """Progress line: phase, its share that is done, elapsed time, and an estimate of the rest."""
 
@@ -170,7 +184,7 @@ class _StageProgress:
         self,
         name: str,
         work: Callable[[], T],
-        spark: object = None,
+        spark: SparkSession | None = None,
         phases: Phases | None = None,
     ) -> T:
         """Run `work` in another thread; return its result.
@@ -180,16 +194,20 @@ class _StageProgress:
         """
         line, shown = self._bars.add_task(name, total=None, part=""), ""
         result: Future[T] = self._threads.submit(partial(_report_to, phases, work))
-        while not wait_for([result], LOOK_S).done:
-            if phases is not None and phases.name not in ("", shown):
-                shown = phases.name
-                self._bars.reset(line, total=None, description=f"{name}: {shown}", part="")
-            if phases is not None and phases.total:
-                done, total = phases.done, phases.total
-                self.show(line, done, total, f"{done >> 20:,} of {total >> 20:,} MiB")
-            else:
-                done, total = _tasks(spark)
-                self.show(line, done, total, f"{done} of {total} tasks")
+        try:
+            while not wait_for([result], LOOK_S).done:
+                if phases is not None and phases.name not in ("", shown):
+                    shown = phases.name
+                    self._bars.reset(line, total=None, description=f"{name}: {shown}", part="")
+                if phases is not None and phases.total:
+                    done, total = phases.done, phases.total
+                    self.show(line, done, total, f"{done >> 20:,} of {total >> 20:,} MiB")
+                else:
+                    done, total = _tasks(spark)
+                    self.show(line, done, total, f"{done} of {total} tasks")
+        except (KeyboardInterrupt, SystemExit) as error:  # Ctrl-C, SIGTERM
+            self._bars.stop()
+            _end_process(error, spark)
         self._bars.remove_task(line)
         return result.result()
 

@@ -417,7 +417,7 @@ class LocalSession:
             self._connection.unregister(name)
 
     def stop(self) -> None:
-        """Close the database."""
+        """Remove the temporary files, and close the database, which may wait for a query."""
         self._open = False
-        self._connection.close()
         self._folder.remove()
+        self._connection.close()
