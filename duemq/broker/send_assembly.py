@@ -30,6 +30,7 @@ def make_ingest(parts: BrokerComponents, context: BrokerContext) -> Ingest:
         kernels=context.kernels,
         batched=_pop_turns(parts, context),
         poll_s=context.config().busy_poll_us / 1e6 if len(os.sched_getaffinity(0)) > 1 else 0.0,
+        dispatcher=parts.dispatcher,
     )
 
 

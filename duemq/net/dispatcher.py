@@ -277,6 +277,8 @@ class Dispatcher:
         self.access = access
         self._meter = meter
         self._failed = Notices(log, logging.ERROR)
+        self._oneway_counts: dict[tuple[int, int], int] = {}  # by request and response code
+        self._oneway_since_ms = 0
         self._handlers: dict[int, Handler] = {}
         self._async: set[int] = set()
         self.add(handlers or {})
@@ -337,6 +339,34 @@ class Dispatcher:
         if self._meter is not None:
             self._meter.finish(request, result.code, since_ms, waited=False)
         return result
+
+    def handle_oneway(self, request: Request) -> None:
+        """Handle a one-way request whose handler is a plain function that returns its response.
+
+        It is checked as by `begin`; `end_oneway` measures all since its last call together.
+        """
+        if self._meter is not None and not self._oneway_counts:
+            self._oneway_since_ms = self._meter.start()
+        record_result: RecordResult | None = None
+        try:
+            if self.access is not None:
+                record_result = self.access(request)
+            result = self._handlers[request.code](request)
+            assert isinstance(result, Response), request.code
+        except Exception as error:
+            result = refusal(error, request, self._failed)
+        if record_result is not None:
+            record_result(result.code)
+        key = request.code, result.code
+        self._oneway_counts[key] = self._oneway_counts.get(key, 0) + 1
+
+    def end_oneway(self) -> None:
+        """Measure the requests of `handle_oneway` at the end of a turn."""
+        counts, self._oneway_counts = self._oneway_counts, {}
+        if self._meter is not None:
+            for (request_code, code), count in counts.items():
+                since_ms = self._oneway_since_ms
+                self._meter.together(request_code, code, count, since_ms, oneway=True)
 
     def end_later(self, later: LaterResponse, outcome: LaterOutcome) -> Response | None:
         """Measure a request that `begin` began; return its response."""

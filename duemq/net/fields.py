@@ -28,9 +28,11 @@ def integer(request: Request, name: str, default: int | None = None, *, max: int
     Raises:
         RequestError: The field is missing, not a number or out of range: SYSTEM_ERROR.
     """
-    if default is not None and not request.fields.get(name):
-        return default
-    value = text(request, name)
+    value = request.fields.get(name)
+    if not value:
+        if default is not None:
+            return default
+        value = text(request, name)
     try:
         number = int(value) if value.isascii() and len(value) <= 20 and "_" not in value else None
     except ValueError:

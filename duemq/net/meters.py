@@ -146,8 +146,10 @@ class RpcMeter:
             key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_ERROR, False, False)
             self._ms.add(latency_ms, *key, count=refused)
 
-    def together(self, request_code: int, code: int, count: int, since_ms: int) -> None:
-        """Record requests of one code whose responses are sent together.
+    def together(
+        self, request_code: int, code: int, count: int, since_ms: int, *, oneway: bool = False
+    ) -> None:
+        """Record requests of one code that are handled together.
 
         Args:
             request_code: Request code.
@@ -156,7 +158,7 @@ class RpcMeter:
             since_ms: Time of receipt in milliseconds since 1970.
         """
         latency_ms = max(self._clock.now_ms() - since_ms, 0)
-        self._ms.add(latency_ms, request_code, code, False, False, count=count)
+        self._ms.add(latency_ms, request_code, code, False, oneway, count=count)
 
     @property
     def ms(self) -> Observations:

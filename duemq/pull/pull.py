@@ -423,8 +423,9 @@ class PullProcessor:
 
 def clear_content(request: Request) -> None:
     """Clear all fields but the account, to save memory while the request is held."""
-    account = {name: text for name, text in request.fields.items() if name == ACCESS_KEY}
-    request.body, request.fields, request.remark, request.language = b"", account, None, ""
+    account = request.fields.get(ACCESS_KEY)
+    request.fields = {} if account is None else {ACCESS_KEY: account}
+    request.body, request.remark, request.language = b"", None, ""
 
 
 def parse_pull(request: Request) -> PullRequest:

@@ -25,7 +25,8 @@ import numpy.typing as npt
 from delayed_delivery.later_copies import SENT_BYTES_MAX
 from duemq.net import codec
 from duemq.net.connection import Connection
-from duemq.net.layout import PREFIX_BYTES
+from duemq.net.dispatcher import Dispatcher
+from duemq.net.layout import WORD_BYTES
 from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
 from duemq.send import layout
@@ -86,6 +87,7 @@ class Ingest:
         kernels: Preparation | None = None,
         batched: BatchedRequests | None = None,
         poll_s: float = 0.0,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self._kernels, self._batched = kernels or Preparation(), batched
         self._path, self._topics, self._sender = path, topics, sender
@@ -108,7 +110,7 @@ class Ingest:
         self._accepts = self._has_batched = False  # whether `_batched` has begun its turn
         self._time_s = time_s or SystemClock().monotonic_s
         self._poll_s, self._ended_s, self._is_polling = poll_s, 0.0, False
-        self._requests = RequestTurns(self._time_s, self._add_ready)  # other than sends
+        self._requests = RequestTurns(self._time_s, self._add_ready, dispatcher)  # but sends
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
         self._turn = np.zeros(1, layout.TURN)
@@ -162,6 +164,8 @@ class Ingest:
                 self._responses.begin()
                 self._use_topics()
                 self._take_ready(begun_s + TURN_S)
+                if self._requests.has_handled:
+                    self._requests.end_turn()
             self._finish()
             if self._batched is not None and self._has_batched:
                 self._has_batched = False
@@ -242,8 +246,9 @@ class Ingest:
         if self._access is not None:
             sender = self._grants.record(connection.sender)
         self._begin_connection(connection)
-        if connection.is_prepared:
-            self._decode_prepared(connection)
+        if connection.is_prepared and not connection.closed:
+            connection.is_prepared = False
+            self._decode_frame(connection)
         take = self._take_sends or self._load_kernel(connection)
         decoded_left = DECODED_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
@@ -265,10 +270,9 @@ class Ingest:
                 if self._time_s() > end_s:
                     self._continue_next_turn(connection)
             else:
-                self._decode_frame(connection)
-                decoded_left -= 1
+                decoded_left -= self._decode_frame(connection)
                 self._turn_exceeded = self._turn_exceeded or self._time_s() > end_s
-                if not decoded_left or self._turn_exceeded:
+                if decoded_left <= 0 or self._turn_exceeded:
                     self._continue_next_turn(connection)
 
     def _continue_next_turn(self, connection: Connection) -> None:
@@ -313,15 +317,6 @@ class Ingest:
             self._arrays = arrays
             self._names = (arrays.topics, arrays.names, arrays.table)
 
-    def _decode_prepared(self, connection: Connection) -> None:
-        """Decode the frame whose preparation is complete."""
-        received = connection.received
-        frame = codec.next_frame(received.view, received.start, received.end)
-        connection.is_prepared = False
-        if frame is not None and not connection.closed:
-            self._state[layout.STATE_FRAME_END] = frame.end
-            self._decode_frame(connection)
-
     def _begin_connection(self, connection: Connection) -> None:
         """Assign the following rows to `connection`."""
         if len(self._in_turn) == layout.CONNECTIONS_MAX:
@@ -346,29 +341,37 @@ class Ingest:
         self._batch.reserve(1, size + self._suffix.size + 1)
         self._use_batch()
 
-    def _decode_frame(self, connection: Connection) -> None:
+    def _decode_frame(self, connection: Connection) -> int:
         """Decode one frame; add a send to the batch, queue any other request for its handler.
 
         If a send must wait, its frame stays in the buffer, and no frames of the connection are
         parsed until `_prepare` ends.
+
+        Returns:
+            Number of decoded frames: with a commit, those that follow it.
         """
-        received, end = connection.received, int(self._state[layout.STATE_FRAME_END])
-        frame = codec.next_frame(received.view, received.start, end)
-        assert frame is not None
-        command = codec.decode_frame(received.view, frame)
+        received, is_commit = connection.received, False
+        item = codec.next_command(received.view, received.start, received.end)
+        if item is None:
+            return 0
+        command, end = item
+        frame = received.view[received.start : end]
+        serialize_type = frame[WORD_BYTES]
         if isinstance(command, Request) and command.code in SEND_CODES:
             try:
-                self._fill_send(connection, command, frame.serialize_type)
+                self._fill_send(connection, command, serialize_type)
             except MustWait as wait:
                 connection.in_turn = True
-                connection.spawn(self._prepare(connection, command, frame, wait))
-                return
+                work = self._prepare(connection, command, serialize_type, len(frame), wait)
+                connection.spawn(work)
+                return 1
         elif isinstance(command, Request):
             if not self._take_batched(connection, command, frame):
-                self._requests.add(connection, command, frame.serialize_type)
+                is_commit = self._requests.add(connection, command, serialize_type)
         else:
-            connection.dispatch(command, frame.serialize_type)
+            connection.dispatch(command, serialize_type)
         received.take(end)
+        return 1 + (self._requests.take_commits(connection) if is_commit else 0)
 
     def _batched_turn(self) -> BatchedRequests | None:
         """Return the batched handler, which begins its turn at the first frame for it."""
@@ -377,14 +380,12 @@ class Ingest:
             self._batched.begin()
         return self._batched
 
-    def _take_batched(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
+    def _take_batched(self, connection: Connection, request: Request, frame: memoryview) -> bool:
         """Add a request to the batched handler; return False if the dispatcher must handle it."""
         batched = self._batched_turn()
         if batched is None or request.code not in batched.codes:
             return False
-        start = frame.header_start - PREFIX_BYTES
-        data = bytes(connection.received.view[start : frame.end])
-        return batched.take(connection, request, frame.serialize_type, data)
+        return batched.take(connection, request, frame[WORD_BYTES], bytes(frame))
 
     def _fill_send(self, connection: Connection, request: Request, serialize_type: int) -> None:
         request.peer = connection
@@ -413,7 +414,12 @@ class Ingest:
         self._responses.pending.append(PendingResponse(connection, request, serialize_type, send))
 
     async def _prepare(
-        self, connection: Connection, request: Request, frame: codec.Frame, wait: MustWait
+        self,
+        connection: Connection,
+        request: Request,
+        serialize_type: int,
+        frame_bytes: int,
+        wait: MustWait,
     ) -> None:
         """Await the preparation of the connection's next send; refuse the send on failure."""
         connection.in_flight_bytes += len(request.body)  # it may wait for many others
@@ -424,10 +430,9 @@ class Ingest:
         except Exception as error:
             refusal = self._responses.refusal(error, request)
             received = connection.received
-            frame_bytes = frame.end - frame.header_start + PREFIX_BYTES
             if not connection.closed:
                 received.take(received.start + frame_bytes)
-            connection.respond(request, refusal, frame.serialize_type)
+            connection.respond(request, refusal, serialize_type)
         finally:
             connection.in_flight_bytes -= len(request.body)
             connection.update_charge()

@@ -9,6 +9,8 @@ import pytest
 
 from duemq.net import codec, layout
 from duemq.net.dispatcher import CheckedHandler, Dispatcher, encode_response
+from duemq.net.meters import RpcMeter
+from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
@@ -184,3 +186,18 @@ def test_the_audit_log_gets_the_code_of_each_response(code: int, result: int) ->
     dispatcher = Dispatcher(TABLE, access=lambda request: codes.append)
     exchange(dispatcher, Request(code, {}))
     assert codes == [result]
+
+
+@pytest.mark.parametrize(("code", "result"), [(10, 0), (13, 17)])
+def test_oneway_requests_are_checked_audited_and_measured_together(code: int, result: int) -> None:
+    codes, clock = list[int](), FakeClock()
+    meter = RpcMeter(clock)
+    dispatcher = Dispatcher(TABLE, access=lambda request: codes.append, meter=meter)
+    for _ in range(2):
+        dispatcher.handle_oneway(Request(code, {}, oneway=True))
+        clock.advance(2)
+    assert not list(meter.ms)
+    dispatcher.end_oneway()
+    assert codes == [result, result]
+    [(key, buckets, sum_ms)] = meter.ms
+    assert (key, buckets[-1][1], sum_ms) == ((code, result, False, True), 2, 8)
