@@ -80,6 +80,7 @@ class TopicTable:
         self._queue_count = 0
         self._arrays: TopicArrays | None = None  # None: an array was replaced
         self.routings = 0
+        self._routed_count = 0  # topics with queues for writes
         self._view_slots()
 
     @property
@@ -108,7 +109,7 @@ class TopicTable:
     @property
     def has_routes(self) -> bool:
         """Whether topics have queue counts, so that a topic without queues was deleted."""
-        return bool((self._topics["write_queues"] > 0).any())
+        return self._routed_count > 0
 
     def find(self, name: str) -> int:
         """Return the index of a topic, or -1."""
@@ -149,6 +150,7 @@ class TopicTable:
         """Set the columns by which sends are checked; return the index of the topic."""
         index = self.add(name)
         row = self._topics[index]
+        self._routed_count += int(write_queues > 0) - int(row["write_queues"] > 0)
         row["write_queues"], row["read_queues"] = write_queues, read_queues
         row["perm"], row["closed"] = perm, int(closed)
         self.routings += 1

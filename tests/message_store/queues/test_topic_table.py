@@ -28,3 +28,14 @@ def test_slots_and_offsets_stay_when_the_table_grows() -> None:
         assert arrays.slot_map[arrays.topics[topic]["slots_pos"] + queue_id] == slot
         assert arrays.queues[slot]["next_offset"] == 1_000 * topic + queue_id
     assert np.unique(list(slots.values())).size == len(slots)
+
+
+def test_routes_exist_while_a_topic_has_queues_for_writes() -> None:
+    table = TopicTable()
+    table.add("stored")
+    changes = [("A", 0), ("A", 4), ("B", 1), ("A", 8), ("A", 0), ("B", 0), ("B", 0), ("stored", 2)]
+    queues: dict[str, int] = {}
+    for name, count in changes:
+        table.set_routing(name, write_queues=count, read_queues=4, perm=6)
+        queues[name] = count
+        assert table.has_routes == any(queues.values())
