@@ -342,13 +342,10 @@ class Ingest:
         self._use_batch()
 
     def _decode_frame(self, connection: Connection) -> int:
-        """Decode one frame; add a send to the batch, queue any other request for its handler.
+        """Decode one frame, with a commit also those that follow it; return how many.
 
-        If a send must wait, its frame stays in the buffer, and no frames of the connection are
-        parsed until `_prepare` ends.
-
-        Returns:
-            Number of decoded frames: with a commit, those that follow it.
+        A send is added to the batch, any other request is queued. If a send must wait, its frame
+        stays in the buffer, and no frames of the connection are parsed until `_prepare` ends.
         """
         received, is_commit = connection.received, False
         item = codec.next_command(received.view, received.start, received.end)
