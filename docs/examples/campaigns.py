@@ -1,12 +1,13 @@
-"""Campaigns and how they arrived: `spark-submit campaigns.py /data/tables 60`.
+"""Campaigns and how they arrived: `spark-submit campaigns.py /data/tables 60 spring-sale`.
 
-The messages of a campaign have its name as their key. The second argument is the number of seconds
-after which a message has missed its time.
+The messages of a campaign have its name among their keys. The second argument is the number of
+seconds after which a message has missed its time. Without names, every key is a campaign.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,11 +28,14 @@ QUERY = """
                coalesce(m.due_ms, s.due_ms) AS due_ms
         FROM scheduled s LEFT JOIN moved m
         ON m.broker = s.broker AND m.scheduled_offset = s.log_offset
+    ), of_campaigns AS (
+        SELECT *, explode(array_distinct(split(trim(keys), ' +'))) AS campaign
+        FROM promises WHERE keys IS NOT NULL
     ), until AS (
         SELECT greatest((SELECT max(accepted_ms) FROM scheduled),
                         (SELECT max(delivered_ms) FROM delivered)) AS ms
     )
-    SELECT keys AS campaign,
+    SELECT campaign,
            count(*) AS messages,
            count_if(times IS NOT NULL) AS delivered,
            count_if(times > 1) AS delivered_twice,
@@ -41,21 +45,29 @@ QUERY = """
                     AND due_ms + {limit_ms} < until.ms) AS missing,
            timestamp_millis(max(due_ms)) AS last_due,
            timestamp_millis(max(delivered_ms)) AS last_delivered
-    FROM promises CROSS JOIN until
+    FROM of_campaigns CROSS JOIN until
     LEFT JOIN arrived USING (broker, scheduled_offset)
     LEFT JOIN cancelled USING (broker, scheduled_offset)
-    WHERE keys IS NOT NULL
-    GROUP BY keys ORDER BY missing DESC, late DESC, campaign
+    GROUP BY campaign ORDER BY missing DESC, late DESC, messages DESC, campaign
 """
 
 
-def campaigns(spark: SparkSession, tables: str, limit_ms: int) -> DataFrame:
-    """Return one row per campaign, those that missed their time first."""
+def campaigns(
+    spark: SparkSession, tables: str, limit_ms: int, names: Sequence[str] = ()
+) -> DataFrame:
+    """Return one row per campaign, those that missed their time first; all without names."""
     for name in TABLES:
         spark.read.parquet(f"{tables}/{name}").createOrReplaceTempView(name)
-    return spark.sql(QUERY.format(limit_ms=limit_ms))
+    rows = spark.sql(QUERY.format(limit_ms=limit_ms))
+    return rows.where(rows.campaign.isin(*names)) if names else rows
 
 
 if __name__ == "__main__":
-    session, limit_s = SparkSession.builder.getOrCreate(), int(sys.argv[2])
-    campaigns(session, sys.argv[1], limit_s * 1_000).show(1_000, truncate=False)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tables", help="directory of `duemq reconcile export`")
+    parser.add_argument("limit_s", type=int, help="seconds after which a message is late")
+    parser.add_argument("names", nargs="*", help="campaigns; default: every key")
+    given = parser.parse_args()
+    session = SparkSession.builder.getOrCreate()
+    rows = campaigns(session, given.tables, given.limit_s * 1_000, given.names)
+    rows.show(1_000, truncate=False)

@@ -5,7 +5,7 @@ The second argument is the number of messages that the brokers deliver per secon
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -45,5 +45,9 @@ def forecast(spark: SparkSession, tables: str, rate_per_s: int) -> DataFrame:
 
 
 if __name__ == "__main__":
-    session, rate = SparkSession.builder.getOrCreate(), int(sys.argv[2])
-    forecast(session, sys.argv[1], rate).show(1_000, truncate=False)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tables", help="directory of `duemq reconcile export`")
+    parser.add_argument("rate_per_s", type=int, help="messages that the brokers deliver per second")
+    given = parser.parse_args()
+    session = SparkSession.builder.getOrCreate()
+    forecast(session, given.tables, given.rate_per_s).show(1_000, truncate=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,4 +23,7 @@ def lateness(spark: SparkSession, tables: str) -> DataFrame:
 
 
 if __name__ == "__main__":
-    lateness(SparkSession.builder.getOrCreate(), sys.argv[1]).show(1_000, truncate=False)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tables", help="directory of `duemq reconcile export`")
+    given = parser.parse_args()
+    lateness(SparkSession.builder.getOrCreate(), given.tables).show(1_000, truncate=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +23,7 @@ from duemq.cli.options import (
     StreamOptions,
     TrustClock,
 )
+from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from spark_reconciliation.jobs.outside import TableComparison
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from spark_reconciliation.spark.master import SparkMaster
 
 reconcile_app = group()
+URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 Capacity = Annotated[
     int,
     typer.Option(
@@ -78,7 +81,7 @@ def run(
         report=report,
         capacity_per_s=capacity,
         comparison=_comparison(outside),
-        state=state,
+        state=state and _on_disk(state, "--state"),
     )
     reconcile(request, _spark_master(spark), ledger, as_json=as_json)
 
@@ -234,7 +237,12 @@ def export(
     from duemq.cli import reconcile_export
 
     reconcile_export.export(
-        stores, out, broker or [], accept_gap=accept_gap, as_delta=as_delta, as_json=as_json
+        stores,
+        _on_disk(out, "--to"),
+        broker or [],
+        accept_gap=accept_gap,
+        as_delta=as_delta,
+        as_json=as_json,
     )
 
 
@@ -265,7 +273,9 @@ def watch(
     from duemq.cli import reconcile_jobs
 
     request, master = _request(stores, late, levels=levels), _spark_master(spark)
-    reconcile_jobs.watch(request, master, home, delay_ms=delay, every_s=every, once=once)
+    reconcile_jobs.watch(
+        request, master, _on_disk(home, "--home"), delay_ms=delay, every_s=every, once=once
+    )
 
 
 def _request(
@@ -285,8 +295,28 @@ def _request(
     )
 
 
+def _on_disk(path: Path, option: str) -> Path:
+    """Return the path of an option.
+
+    Raises:
+        UsageError: It is a URL, of whose slashes a path has one.
+    """
+    if URL.match(str(path)):
+        text = "must be a directory on a disk of this machine, or one that is mounted"
+        raise UsageError(f"{option} {str(path).replace(':/', '://', 1)}: {text}")
+    return path
+
+
 def _comparison(options: OutsideOptions) -> TableComparison | None:
+    for name, columns, location in (
+        ("sent", options.sent_columns, options.sent),
+        ("received", options.received_columns, options.received),
+    ):
+        if columns and not location:
+            raise UsageError(f"--{name}-columns needs a table: give --{name} TABLE")
     if not options.sent and not options.received:
+        if options.zone:
+            raise UsageError("--zone needs a table: give --sent TABLE or --received TABLE")
         return None
     from spark_reconciliation.jobs.outside import TableComparison
     from spark_reconciliation.jobs.run import absolute

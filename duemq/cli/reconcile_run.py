@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from spark_reconciliation.spark.master import SparkMaster
 
 Row = dict[str, Any]  # row of a summary
+COUNTS = {
+    "sent": "in the table",
+    "accepted": "in the store",
+    "delivered": "delivered",
+    "received": "received",
+}
+"""Numbers of a row of a comparison, and their names for a reader."""
+TIMES = {
+    "promised_ms": "promised",
+    "accepted_ms": "due in the store",
+    "due_ms": "due",
+    "delivered_ms": "delivered",
+    "received_ms": "received",
+}
+"""Times of a row of a comparison, and their names for a reader."""
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
@@ -189,13 +204,20 @@ def _print_proof(proof: ProofSummary) -> None:
     if proof.skipped:
         out.print(f"{proof.skipped:,} rows of the table have no time and were skipped.")
     for row in proof.examples:
-        times = [
-            f"{name[:-3]} {_time(ms if isinstance(ms, int) else None)}"
-            for name, ms in row.items()
-            if name.endswith("_ms") and name != "late_ms"
-        ]
-        text = f"topic {row['topic']}, {row['name']} ({', '.join(times)})"
-        out.print(f"{row['outcome']}: {text}", markup=False, soft_wrap=True)
+        out.print(proof_line(row), markup=False, soft_wrap=True)
+
+
+def proof_line(row: Mapping[str, object]) -> str:
+    """Return a line about a name with a finding of a comparison."""
+    counts = {label: row[name] for name, label in COUNTS.items() if name in row}
+    facts = [f"{count} {label}" for label, count in counts.items()]
+    if not any(isinstance(count, int) and count > 1 for count in counts.values()):
+        facts = []
+    for name, label in TIMES.items():
+        ms = row.get(name)
+        if isinstance(ms, int):
+            facts.append(f"{label} {time_text(ms)}")
+    return f"{row['outcome']}: topic {row['topic']}, {row['name']} ({', '.join(facts)})"
 
 
 def finding_lines(rows: list[Row]) -> Iterator[str]:

@@ -120,9 +120,13 @@ def _json_lines(file: IO[bytes]) -> pa.Table:
 def _objects(file: IO[bytes]) -> Iterator[dict[str, object]]:
     for number, line in enumerate(file, 1):
         if line.strip():
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                text = f"{error.msg} at column {error.colno}"
+                raise ValueError(f"line {number} is not an object: {text}") from error
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} has no object")
+                raise ValueError(f"line {number} is not an object")
             yield row
 
 

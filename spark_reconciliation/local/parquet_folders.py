@@ -52,9 +52,10 @@ class ParquetFolders:
             return
         unfinished = f"{folder}/{UNFINISHED}"
         self._write(rows, unfinished, system)
-        for written in system.ls(unfinished, detail=False):
-            system.mv(written, f"{folder}/{written.rpartition('/')[2]}", recursive=True)
-        system.rm(unfinished, recursive=True)
+        for written in system.find(unfinished):  # one by one: S3 has no folders that can be moved
+            system.mv(written, folder + written.removeprefix(unfinished))
+        if system.exists(unfinished):
+            system.rm(unfinished, recursive=True)
         with system.open(f"{folder}/{DONE_FILE}", "wb"):
             pass
 

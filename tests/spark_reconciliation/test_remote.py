@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import dataset
 
 from duemq_common.errors import UsageError
+from spark_reconciliation.local.parquet_folders import ParquetFolders
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.tables import TABLES
 from tests.support.extended import extended
@@ -80,6 +83,18 @@ def test_appended_objects_are_found(system: Any) -> None:
 
 
 @pytest.mark.extended
+def test_rows_in_folders_of_two_columns(system: Any) -> None:
+    rows = pa.table({"number": [1, 2, 3], "day": ["a", "a", "b"], "verdict": ["ok", "late", "ok"]})
+    ParquetFolders(lambda: rows).partitionBy("day", "verdict").parquet("s3://stores/verdicts")
+    written = {name.rpartition("/")[0] for name in system.find("stores/verdicts")}
+    folders = ("day=a/verdict=ok", "day=a/verdict=late", "day=b/verdict=ok")
+    assert written == {"stores/verdicts", *(f"stores/verdicts/{name}" for name in folders)}
+    read = dataset.dataset("stores/verdicts", filesystem=system, partitioning="hive").to_table()
+    assert sorted(read.to_pylist(), key=lambda row: row["number"]) == rows.to_pylist()
+    with pytest.raises(UsageError, match="exists: name a new directory"):
+        ParquetFolders(lambda: rows).parquet("s3://stores/verdicts")
+
+
 def test_a_removed_object_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     list_files, listed = Root.files, list[str]()
 

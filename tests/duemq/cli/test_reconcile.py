@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cli.reconcile_run import as_of_ms, finding_lines
+from duemq.cli.messages import time_text
+from duemq.cli.reconcile_run import as_of_ms, finding_lines, proof_line
 from duemq.cli.times import parse_time
 from duemq_common.clock import FakeClock
 from duemq_common.errors import StoreLocked, UsageError
@@ -54,6 +55,48 @@ def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None
     assert ran.returncode == 2
     assert "the audit could not run" in ran.stderr
     assert "is not a store: it has neither commitlog nor consumequeue" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("counts", "times", "facts"),
+    [
+        ({"sent": 1, "accepted": 0}, {"promised_ms": 0, "accepted_ms": None}, "promised {}"),
+        (
+            {"sent": 0, "accepted": 1},
+            {"promised_ms": None, "accepted_ms": 0},
+            "due in the store {}",
+        ),
+        ({"sent": 2, "accepted": 1}, {}, "2 in the table, 1 in the store"),
+        ({"delivered": 1, "received": 2}, {}, "1 delivered, 2 received"),
+    ],
+)
+def test_a_name_of_a_comparison_has_its_numbers_and_known_times(
+    counts: dict[str, int], times: dict[str, int | None], facts: str
+) -> None:
+    row = {"topic": "T", "name": "A"} | counts | times | {"outcome": "o"}
+    assert proof_line(row) == f"o: topic T, A ({facts.format(time_text(0))})"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("export", "--to", "s3://b/t"), "--to s3://b/t: must be a directory on a disk"),
+        (("run", "--state", "s3://b/t"), "--state s3://b/t: must be a directory on a disk"),
+        (("watch", "--home", "s3://b/t"), "--home s3://b/t: must be a directory on a disk"),
+        (("run", "--sent-columns", "id=i"), "--sent-columns needs a table: give --sent TABLE"),
+        (("run", "--received-columns", "id=i"), "--received-columns needs a table: give --rec"),
+        (("run", "--zone", "UTC"), "--zone needs a table: give --sent TABLE or --received TABLE"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    words: tuple[str, ...], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, *options = words
+    ran = duemq("reconcile", command, str(golden_store("apache-5.3.3-clean")), *options)
+    assert ran.returncode == 2
+    assert error in ran.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.extended

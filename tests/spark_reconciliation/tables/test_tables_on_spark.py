@@ -97,7 +97,7 @@ class Campaign:
     @property
     def properties(self) -> dict[str, str]:
         times = {"TIMER_OUT_MS": str(self.due_ms - 1), "TIMER_DELIVER_MS": str(self.due_ms)}
-        return {"KEYS": self.name} | times
+        return {"KEYS": f"{self.name} mail"} | times
 
     def deliver(self, origin: int, late_ms: int) -> None:
         self.log.add("Mail", self.due_ms + late_ms, self.properties, origin=origin)
@@ -139,10 +139,13 @@ def test_campaigns(spark: Any, tables: str) -> None:
     rows = example("campaigns").campaigns(spark, tables, MINUTE_MS).collect()
     names = ("messages", "delivered", "delivered_twice", "cancelled", "late", "missing")
     assert [(row["campaign"], *(row[name] for name in names)) for row in rows] == [
+        ("mail", 309, 6, 1, 2, 1, 301),
         ("later", 300, 0, 0, 1, 0, 299),
         ("summer", 5, 2, 1, 1, 1, 2),
         ("spring", 4, 4, 0, 0, 0, 0),
     ]
+    some = example("campaigns").campaigns(spark, tables, MINUTE_MS, ["spring", "later"])
+    assert [row["campaign"] for row in some.collect()] == ["later", "spring"]
 
 
 @pytest.mark.extended
