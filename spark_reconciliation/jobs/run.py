@@ -131,11 +131,13 @@ def check_stores(stores: Sequence[str]) -> None:
     Raises:
         UsageError: A directory is not a store; the text names a store above or below it.
     """
+    from spark_reconciliation.scan.planned_store import NO_STORE
+
     for store in stores:
         path = Path(store.removeprefix("file://"))
         if "://" in store.removeprefix("file://") or _is_store(path):
             continue
-        reason = "it has neither commitlog nor consumequeue"
+        reason = NO_STORE
         if not is_directory(path):
             reason = "it is a file" if exists(path) else "there is no such directory"
         near = (path.parent, *(sorted(path.iterdir()) if is_directory(path) else ()))
@@ -144,11 +146,14 @@ def check_stores(stores: Sequence[str]) -> None:
 
 
 def _is_store(path: Path) -> bool:
-    """Return whether a directory has a log, or queues."""
     from spark_reconciliation.scan.files import Root
+    from spark_reconciliation.scan.planned_store import must_be_store
 
-    root = Root(str(path))
-    return bool(root.folders("consumequeue") or root.files("commitlog"))
+    try:
+        must_be_store(Root(str(path)))
+    except UsageError:
+        return False
+    return True
 
 
 def run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summary:

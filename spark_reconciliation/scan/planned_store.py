@@ -12,11 +12,25 @@ from spark_reconciliation.audit.delivery_units import CHECKPOINT_FILE, read_queu
 from spark_reconciliation.audit.level_times import read_delays
 from spark_reconciliation.audit.progress_checks import impossible_positions
 from spark_reconciliation.scan.files import Root
-from spark_reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
+from spark_reconciliation.scan.planning import (
+    LOG,
+    MARK_FILE,
+    Finding,
+    LogPlan,
+    files_of_row,
+    plan_log,
+)
 from spark_reconciliation.scan.store_part import StorePart
-from spark_reconciliation.scan.store_state import Progress, QueueCoverage, read_progress
+from spark_reconciliation.scan.store_state import (
+    OFFSETS_FILE,
+    Progress,
+    QueueCoverage,
+    read_progress,
+)
+from spark_reconciliation.scan.unit_tables import GROUPS_FILE
 
 RECORD_BYTES: Final = 512  # assumed size of a record that is read at its log offset
+NO_STORE: Final = "it has neither commitlog nor consumequeue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,20 @@ class Planned:
         return self.plan.end - self.part.start + self.part.records.size * RECORD_BYTES
 
 
+def must_be_store(root: Root) -> None:
+    """Check that a directory has a log, queues, or the positions that a broker without a message
+    has already written.
+
+    Raises:
+        UsageError: It has none of them.
+        OSError: It cannot be read.
+    """
+    if root.files(LOG) or root.folders("consumequeue"):
+        return
+    if not {OFFSETS_FILE, GROUPS_FILE} & {entry.path for entry in root.files("config")}:
+        raise UsageError(f"{root.url} is not a store: {NO_STORE}")
+
+
 def plan_store(
     number: int, path: str, *, progress: bool = True, records: Sequence[int] = ()
 ) -> Planned:
@@ -67,16 +95,14 @@ def plan_store(
         OSError: The directory of the log cannot be read.
     """
     root = Root(path.rstrip("/"))
-    files = files_of_row(root, "commitlog")
-    if not files and not root.folders("consumequeue"):
-        raise UsageError(f"{path} is not a store: it has neither commitlog nor consumequeue")
+    must_be_store(root)
     store_progress, unread = Progress(number), list[Finding]()
-    if progress and files:
-        whole = LogPlan.of_files(files)
+    if progress:
+        whole = LogPlan.of_files(files_of_row(root, LOG))
         store_progress, unread = read_progress(number, root, whole)
         store_progress = _with_queues(store_progress, root, whole, unread)
     plan = plan_log(root, records=records)
-    if progress and files:
+    if progress:
         unread += impossible_positions(root, plan, store_progress)
     return Planned(root, plan, replace(store_progress, log_min=plan.min), tuple(unread))
 

@@ -133,8 +133,9 @@ class LogPlan:
     @classmethod
     def of_files(cls, files: Sequence[Entry]) -> LogPlan:
         """Return the plan of whole files, without a search for the end of the log."""
-        end = int(files[-1].name) + files[-1].size
-        return cls(tuple(files), int(files[0].name), end)
+        if not files:
+            return cls((), 0, 0)
+        return cls(tuple(files), _base(files[0]), _base(files[-1]) + files[-1].size)
 
     @cached_property
     def bases(self) -> Numbers:

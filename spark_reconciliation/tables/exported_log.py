@@ -9,6 +9,7 @@ from delayed_delivery.ownership_projection import Ownership
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
+from spark_reconciliation.scan.planned_store import must_be_store
 from spark_reconciliation.scan.planning import LogPlan, plan_log
 from spark_reconciliation.scan.store_state import Progress, read_journal
 
@@ -76,7 +77,5 @@ def plan_of_store(store: str, plan: Callable[[Root], LogPlan] = plan_log) -> tup
         OSError: The directory of the log cannot be read.
     """
     root = Root(store.rstrip("/"))
-    log = plan(root)
-    if not log.files and not root.folders("consumequeue"):
-        raise UsageError(f"{store} is not a store: it has neither commitlog nor consumequeue")
-    return root, log
+    must_be_store(root)
+    return root, plan(root)

@@ -99,6 +99,15 @@ def test_options_that_would_have_no_effect_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("no_java")
+def test_a_broker_without_a_message_has_a_clean_audit(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "consumerOffset.json").write_text('{"offsetTable": {}}')
+    ran = duemq("reconcile", "run", str(tmp_path), "--ledger", "none")
+    assert ran.returncode == 0, ran.stderr
+    assert "Every promise was kept (0 messages)." in ran.stdout
+
+
 @pytest.mark.extended
 def test_without_java_it_could_not_run(tmp_path: Path) -> None:
     store = str(golden_store("apache-5.3.3-clean"))
