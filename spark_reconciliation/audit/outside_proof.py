@@ -194,10 +194,9 @@ def consumer_proof(
     received_count = F.coalesce("received", F.lit(0))
     delivered_count = F.coalesce("messages", F.lit(0))
     on_its_way = F.col("delivered_ms") > F.lit(received.last_ms)
-    fired_ms = F.when(F.col("verdict") == "moved", F.col("delivered_ms"))  # or moved: after due_ms
     outcome = (
         F.when(delivered_count == 0, "unknown_to_broker")
-        .when(F.col("received_ms") < F.least("due_ms", fired_ms), "consumed_early")
+        .when(F.col("received_ms") < F.col("due_ms"), "consumed_early")
         .when((received_count < delivered_count) & on_its_way, NOT_YET)
         .when(received_count < delivered_count, "not_consumed")
         .when(received_count > delivered_count, "consumed_twice")

@@ -57,7 +57,10 @@ def _store_times(stores: DataFrame) -> DataFrame:
 
 
 def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return the verdicts about histories (`HISTORY`), with keys and weights (1)."""
+    """Return the verdicts about histories (`HISTORY`), with keys and weights (1).
+
+    The due time of a message that was fired before its time is that of the fire.
+    """
     histories = histories.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
     about = _store_times(stores)
     rows = histories.join(F.broadcast(about), "store_id")
@@ -79,6 +82,7 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
         verdict = F.when(holds, F.lit(name)).otherwise(verdict)
         reason = F.when(holds, F.lit(text)).otherwise(reason)
     rows = rows.withColumns({"verdict": verdict, "why": reason})
+    at_fire = F.col("fired") & (F.col("late_ms") < 0)
     weight = F.col("weight") if "weight" in histories.columns else F.lit(1)
     leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
     number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
@@ -92,10 +96,10 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
         "queue_id",
         "level",
         "store_ms",
-        "due_ms",
+        F.when(at_fire, F.col("sent_ms")).otherwise(F.col("due_ms")).alias("due_ms"),
         F.col("sent_at").alias("delivered_phys"),
         F.col("sent_ms").alias("delivered_ms"),
-        "late_ms",
+        F.when(at_fire, F.lit(0)).otherwise(F.col("late_ms")).alias("late_ms"),
         "hops",
         "deliveries",
         "verdict",

@@ -28,7 +28,7 @@ from spark_reconciliation.scan.store_part import KnownQueue
 from spark_reconciliation.state_folder import replace_file
 
 FORMAT: Final = "duemq-audit"
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the state; a new one whenever rules of the audit or files of the state change."""
 STATE_FILE: Final = "state.json"
 TABLES: Final = ("pending", "delivered", "records")

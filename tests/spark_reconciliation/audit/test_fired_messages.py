@@ -1,4 +1,4 @@
-"""Fires and moves of a running broker whose deliveries or copies are destroyed afterwards."""
+"""Fires and moves of a running broker: due times, and records that are destroyed afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode
 from spark_reconciliation.audit.rules import RECORD_GONE
-from spark_reconciliation.spark.read import audit_stores
+from spark_reconciliation.audit.summary import summarize
+from spark_reconciliation.spark.read import audit_stores, count_stores
 from tests.support.plain_store import PlainStore, Record
 from tests.support.running_broker import BrokerClient, running, small
 
@@ -73,3 +74,61 @@ def test_the_audit_demands_the_record_before_a_marker(engine: Any, tmp_path: Pat
     verdicts, _ = audit_stores(engine, [str(store.root)])
     rows = {row["root"]: (row["verdict"], row["why"]) for row in verdicts.collect()}
     assert {text: rows[offset] for offset, text in texts.items()} == EXPECTED
+
+
+DELIVERED_MS = {  # after the start: due time, and delivery
+    "fired timer": (0, 0),
+    "fired level": (0, 0),
+    "moved timer": (HOUR_MS, HOUR_MS),
+    "moved level": (HOUR_MS, HOUR_MS),
+    "moved timer, to the past": (0, 0),
+    "moved level, to the past": (0, 0),
+    "timer": (2 * HOUR_MS, 2 * HOUR_MS),
+    "level": (2 * HOUR_MS, 2 * HOUR_MS),
+}
+
+
+async def use_until_delivered(remote: BrokerClient, clock: FakeClock) -> None:
+    """Send a message for each row of DELIVERED_MS, decide about it, and deliver it."""
+    start_ms = clock.now_ms()
+    for text, (due_ms, _) in DELIVERED_MS.items():
+        timer = {"TIMER_DELIVER_MS": str(start_ms + 2 * HOUR_MS)}
+        delay = timer if "timer" in text else {"DELAY": "2"}
+        sent = await remote.send("T", text.encode(), UNIQ_KEY=text, **delay)
+        if text.split()[0] not in CODES:
+            continue
+        command: dict[str, Any] = {"ids": [(sent.fields or {})["msgId"]]}
+        if text.startswith("moved"):
+            command["deliver_ms"] = start_ms + due_ms - ("past" in text)
+        response = await remote.call(CODES[text.split()[0]], {}, json.dumps(command).encode())
+        assert [one["verdict"] for one in json.loads(bytes(response.body))["results"]] == ["done"]
+    for step in range(1, 3):
+        clock.advance(HOUR_MS)
+        due = [ms <= step * HOUR_MS for ms, _ in DELIVERED_MS.values()]
+        assert (await remote.pull("T", sum(due) - 1)).code == 0  # waits for the last of them
+
+
+def test_the_due_time_of_a_fired_message_is_that_of_the_fire(engine: Any, tmp_path: Path) -> None:
+    clock = FakeClock()
+    start_ms = clock.now_ms()
+
+    async def scene() -> None:
+        properties = small(tmp_path, messageDelayLevel="1s 2h")
+        async with running(properties, clock=clock) as (_, remote):
+            await use_until_delivered(remote, clock)
+
+    asyncio.run(scene())
+    stores = [str(tmp_path / "store")]
+    verdicts, unread = audit_stores(engine, stores)
+    rows = {row["unique_id"]: row for row in verdicts.collect()}
+    assert {
+        text: (row["due_ms"] - start_ms, row["delivered_ms"] - start_ms)
+        for text, row in rows.items()
+    } == DELIVERED_MS
+    assert {row["late_ms"] for row in rows.values()} == {0}
+    assert {text: row["verdict"] for text, row in rows.items()} == {
+        text: "moved" if text.split()[0] in CODES else "ok" for text in DELIVERED_MS
+    }
+    brief, _ = count_stores(engine, stores)
+    for summary in (summarize(verdicts, unread), summarize(brief.rest, None, kept=brief.kept)):
+        assert summary.lateness_ms == {"p50": 0, "p99": 0, "max": 0}

@@ -91,7 +91,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
     ("change", "error", "text"),
     [
         ({"version": 99}, FullAuditNeeded, r"of DueMQ 1\.0\.0, version 99; this is 1\.0\.0"),
-        ({"product": "0.9"}, FullAuditNeeded, r"of DueMQ 0\.9, version 2; this is"),
+        ({"product": "0.9"}, FullAuditNeeded, r"of DueMQ 0\.9, version 3; this is"),
         ({"format": "duemq-tables"}, UsageError, "is not the state of an audit"),
         ({"state": {}}, FullAuditNeeded, "is damaged"),
     ],
