@@ -210,7 +210,7 @@ def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
     if start >= written:
         return
     data, first = data[start:], first + start
-    rows = native_columns(np.frombuffer(data[: written - start], TIMER_UNIT))
+    rows = np.frombuffer(data[: written - start], TIMER_UNIT)
     pos = first + np.arange(rows.size) * UNIT_BYTES
     good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
     good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)

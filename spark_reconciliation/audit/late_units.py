@@ -20,7 +20,6 @@ from typing import Final
 
 import numpy as np
 
-from message_store.layout import native_columns
 from spark_reconciliation.arrays import Numbers, Rows
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import files_of_row
@@ -45,7 +44,8 @@ def find_late_units(root: Root, read_ms: int) -> Numbers:
     offsets = [NOTHING]
     for _, rows in _backward(root):
         late = (rows["due_ms"] <= read_ms + OUT_MS_LAG) & (rows["due_ms"] > 0)
-        offsets.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
+        near = rows[late]
+        offsets.append(near["phys_offset"][_slots_ms(near) >= read_ms].astype(np.int64))
         if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
             break
     return np.unique(np.concatenate(offsets))
@@ -69,7 +69,9 @@ def _slots_ms(rows: Rows) -> Numbers:
 
 
 def _backward(root: Root) -> Iterator[tuple[Numbers, Rows]]:
-    """Yield positions and units of timers, without markers, in pieces from the end backward."""
+    """Yield positions and units of timers as in the file, without markers, in pieces from the end
+    backward.
+    """
     for entry in reversed(files_of_row(root, "timerlog")):
         for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):
             first = max(end - BLOCK_UNITS, 0)
@@ -78,4 +80,5 @@ def _backward(root: Root) -> Iterator[tuple[Numbers, Rows]]:
             sound = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0)
             sound &= (rows["magic"] <= MAGIC_MAX) & (rows["magic"] & MAGIC_DELETE == 0)
             here = np.flatnonzero(sound)
-            yield int(entry.name) + (first + here) * UNIT_BYTES, native_columns(rows[here])
+            pos = int(entry.name) + (first + here) * UNIT_BYTES
+            yield pos, rows if sound.all() else rows[sound]
