@@ -23,6 +23,7 @@ import functools
 import mmap
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +38,7 @@ PAGE_BYTES = bus_error.PAGE_BYTES
 REPLACED = bus_error.REPLACED
 CACHED_TOGETHER_BYTES = 4 << 20
 PAGES_MAX = 10_000
+WAIT_S, WAITS_MAX = 0.0001, 10_000  # for the handler of another thread
 CUT = "the file ends before it"
 NOT_WRITTEN = "it could not be written"
 NOT_MAPPED = "it cannot be mapped again"
@@ -184,13 +186,25 @@ class PageGuard:
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
             while self._seen < count:
                 position = bus_error.RING + self._seen % bus_error.RING_SIZE
-                page = int(self.words[position])
-                if not page:  # another thread is about to write it
+                page = self._recorded(position)
+                if not page:
                     break
                 self.words[position] = 0
                 self._seen += 1
                 self._classify(page)
             return self._seen
+
+    def _recorded(self, position: int) -> int:
+        """Return a replaced page, which another thread may be about to record; 0: it does not.
+
+        While it is awaited, the pages after it are zero, too, and a reader takes zeros for missing
+        records after a few readings.
+        """
+        for _ in range(WAITS_MAX):
+            if page := int(self.words[position]):
+                return page
+            time.sleep(WAIT_S)
+        return 0
 
     def _classify(self, page: int) -> None:
         for mapping in reversed(list(self.mappings.values())):  # the newest owns the address

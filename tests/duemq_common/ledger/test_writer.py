@@ -385,29 +385,6 @@ def test_without_threads_the_writer_tries_again(
     play(Rig(default_url(tmp_path)), steps)
 
 
-def test_one_thread_runs_all_calls_and_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`Thread.start` waits for the thread, which takes long on a busy machine."""
-    started: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def counted(thread: threading.Thread) -> None:
-        started.append(thread)
-        start(thread)
-
-    async def steps(rig: Rig) -> None:
-        for _ in range(3):
-            rig.step()
-            await rig.written()
-
-    monkeypatch.setattr("duemq_common.ledger.writer.Thread.start", counted)
-    play(Rig(default_url(tmp_path)), steps)
-    (thread,) = started
-    thread.join(REACHED_S_MAX)
-    assert not thread.is_alive()
-
-
 def test_records_without_room_are_read_again_from_the_log(tmp_path: Path) -> None:
     async def steps(rig: Rig) -> None:
         rig.writer.write(*(some.sample(n) for n in range(4)))

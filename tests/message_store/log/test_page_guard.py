@@ -138,6 +138,26 @@ def test_a_page_is_recorded_before_it_is_zeroed() -> None:
     assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
 
 
+def test_pages_after_one_that_is_not_recorded_yet_are_read_again(
+    disk: BadDisk, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler of another thread has counted its page, and waits for `mmap`."""
+    pages, _ = mapped(path)
+    guard = page_guard()
+    guard.update()
+    slot = bus_error.RING + guard.replaced[0] % bus_error.RING_SIZE
+    guard.replaced[0] += 1
+    disk.break_page(path, PAGE_BYTES, passing=True)
+    assert pages.data[PAGE_BYTES] == 0
+
+    def record(seconds: float) -> None:
+        guard.words[slot] = pages.mapping.first
+
+    monkeypatch.setattr("message_store.log.page_guard.time.sleep", record)
+    assert pages.update() == guard.replaced[0]
+    assert pages.data[PAGE_BYTES] == ord("a")
+
+
 @pytest.mark.extended
 def test_all_pages_of_a_large_log_file_fail(disk: BadDisk, tmp_path: Path) -> None:
     """The whole disk fails while one call reads a file.
