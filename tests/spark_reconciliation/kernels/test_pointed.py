@@ -77,6 +77,8 @@ def test_a_time_is_that_of_the_timer_store_or_unusual(
 def test_timers_with_an_exact_time_are_usual(name: str) -> None:
     text = text_of([("UNIQ_KEY", "k"), *USUAL.items(), (name, str(START_MS + 7))])
     assert due_times(text) == START_MS + 7
+    before_slot = text_of([*USUAL.items(), (name, str(START_MS - 5))])
+    assert due_times(before_slot) == START_MS + 1
 
 
 def test_other_records_are_unusual() -> None:
