@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -54,7 +55,7 @@ class ParquetFolders:
         self._write(rows, unfinished, system)
         for written in system.find(unfinished):  # one by one: S3 has no folders that can be moved
             system.mv(written, folder + written.removeprefix(unfinished))
-        if system.exists(unfinished):
+        with suppress(FileNotFoundError):  # S3 has no empty folder
             system.rm(unfinished, recursive=True)
         with system.open(f"{folder}/{DONE_FILE}", "wb"):
             pass
