@@ -93,6 +93,6 @@ def exact_time(data: Bytes, pos: int, end: int) -> int:
         pos = stop + 1
     if due_ms == NO_NUMBER:  # the broker writes it into copies only
         due_ms = deliver_ms
-    if out_ms < 0 or due_ms < 0 or due_ms > DUE_MS_MAX:
+    if out_ms < 0 or due_ms < 0 or max(due_ms, out_ms + 1) > DUE_MS_MAX:
         return UNUSUAL
     return max(due_ms, out_ms + 1)

@@ -81,6 +81,13 @@ def test_timers_with_an_exact_time_are_usual(name: str) -> None:
     assert due_times(before_slot) == START_MS + 1
 
 
+def test_times_beyond_the_last_due_time_are_unusual() -> None:
+    for name in USUAL.keys() - {"REAL_TOPIC"}:
+        last = DUE_MS_MAX - (name == "TIMER_OUT_MS")
+        assert due_times(text_of(list((USUAL | {name: str(last)}).items()))) == DUE_MS_MAX
+        assert due_times(text_of(list((USUAL | {name: str(last + 1)}).items()))) == UNUSUAL
+
+
 def test_other_records_are_unusual() -> None:
     text = text_of(list(USUAL.items()))
     assert due_times(text) == START_MS + 870
