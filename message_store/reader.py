@@ -213,14 +213,6 @@ class StoreReader:
         """
         return self.log.sums.rewriting(phys_offsets)
 
-    def forget_sums(self, phys_offsets: npt.NDArray[np.int64]) -> None:
-        """Withdraw the checksums of bytes that `rewriting` will change; any thread may call it.
-
-        Raises:
-            OSError: The checksums cannot be withdrawn.
-        """
-        self.log.sums.forget(phys_offsets)
-
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
         queue = self.queues.find(topic, queue_id)

@@ -114,11 +114,6 @@ class LevelTransfers:
             first, first + count, excluded, units[:count], due_ms[:count], promised
         )
 
-    def first_unit(self, level: int) -> int | None:
-        """Return the queue offset of the first unit that `offer` returns, None without one."""
-        segment = self._front(level)
-        return segment.appended if segment is not None else None
-
     def _front(self, level: int) -> Segment | None:
         """Return the first segment with pending units, None while units are in flight."""
         level_state = self._levels.get(level)

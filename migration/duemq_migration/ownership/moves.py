@@ -160,12 +160,6 @@ class Migrations:
 
     # -- steps --------------------------------------------------------------------------------
 
-    async def forget_sums(self, level: int) -> bool:
-        """Prepare the next steps of a drain; return whether that took time. See `Drain`."""
-        assert self._drain is not None
-        is_drained = self.state_of(level).state is State.DRAINING
-        return is_drained and await self._drain.forget_sums(level)
-
     def step(self, level: int, units_max: int) -> DrainStep:
         """Take one step of a level; do nothing for a level in VERIFYING.
 

@@ -5,17 +5,13 @@
     apply_transfer   advance the level's cursor past the units                 (schedule_service)
     catch_up         enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
-Before, `forget_sums` withdraws the checksums of the records' blocks, because DELAY is renamed in
-them. All of these happen in one turn of the event loop. After a crash that follows the record, both
+All of these happen in one turn of the event loop. After a crash that follows the record, both
 recoveries apply the journal; a crash before the record has no effect.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +19,6 @@ from msgspec import Struct
 from delayed_delivery import ownership
 from delayed_delivery.ownership import Transfer
 from duemq_common.clock import Clock
-from duemq_common.topics import SCHEDULE_TOPIC
 from duemq_migration.ownership.checksum import checksum
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.ranges import mask_of
@@ -31,9 +26,6 @@ from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore
-
-FORGOTTEN_UNITS: Final = 32_768  # units whose records lose their checksums together
-DELAY_BYTES: Final = 256  # before the end of a record; the property DELAY is mostly in them
 
 
 class DrainStep(Struct, frozen=True):
@@ -77,24 +69,6 @@ class Drain:
     ) -> None:
         self._levels, self._timers, self._store = levels, timers, store
         self._clock, self._wake = clock, wake
-        self._forgotten: dict[int, int] = {}  # by level: queue offset after the last such unit
-
-    async def forget_sums(self, level: int) -> bool:
-        """Withdraw the checksums of the records of the next steps; return whether that took time.
-
-        The disk syncs them, in a thread: a step would hold the event loop meanwhile. What is not
-        withdrawn here, a step withdraws itself.
-        """
-        first = self._levels.transfers.first_unit(level)
-        if first is None or first < self._forgotten.get(level, 0):
-            return False
-        units = self._store.units(SCHEDULE_TOPIC, level - 1, first, FORGOTTEN_UNITS)
-        self._forgotten[level] = first + max(int(units.size), 1)
-        ends = (units["phys_offset"] + units["size"])[units["size"] != PRE_BLANK_SIZE]
-        with suppress(OSError):  # the step meets and reports it
-            offsets = np.concatenate((ends - 1, ends - DELAY_BYTES))
-            await asyncio.to_thread(self._store.forget_sums, offsets)
-        return True
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> DrainStep:
         """Transfer up to `units_max` units of a level's queue.

@@ -175,8 +175,6 @@ class MigrationService:
         if self._is_full():
             await self.owners_or_raise().keeper.persist()
             return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
-        if await self.migrations.forget_sums(level):
-            return self._clock.now_ms()
         self._turn += 1
         step = self._step(level, allowed.units)
         self.throttle.count_step(step.processed, now_ms, self._clock.now_ms())

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from duemq_common.topics import SCHEDULE_TOPIC
 from tests.support.migration_rig import LEVELS, MigrationRig
@@ -69,27 +65,6 @@ def test_a_drained_message_is_delivered_as_by_its_level(tmp_path: Path) -> None:
     assert seen(moved.delivered()) == seen(plain.delivered())
     for rig in (plain, moved):
         rig.close()
-
-
-def test_steps_sync_nothing_after_their_checksums_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sync would hold the event loop; a thread does it before the steps."""
-    rig = MigrationRig(tmp_path).open()
-    fill(rig, 500, (4,))
-    rig.store.log.sums.seal(rig.store.max_offset)
-    threads: list[int] = []
-    monkeypatch.setattr(
-        "message_store.log.block_sums.os.fsync", lambda fd: threads.append(threading.get_ident())
-    )
-    while rig.level_pending:
-        while asyncio.run(rig.drain.forget_sums(4)):  # up to the end of a queue file
-            assert threads
-        rig.drain.step(4, 50)
-    assert threading.get_ident() not in threads
-    assert not asyncio.run(rig.drain.forget_sums(4))
-    monkeypatch.undo()
-    rig.close()
 
 
 def test_a_level_is_empty_after_its_last_message(tmp_path: Path) -> None:
