@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,14 +158,10 @@ class SendPath:
             broker_name="broker-a",
         )
         self.meter = RpcMeter(self.clock)
-        self.ingest = Ingest(
-            self.path,
-            self.table,
-            self.sender,
-            self.settings,
-            self.meter,
-            time_s=self.clock.monotonic_s,
+        self.new_ingest = partial(
+            Ingest, self.path, self.table, self.sender, self.settings, self.meter
         )
+        self.ingest = self.new_ingest(time_s=self.clock.monotonic_s)
 
 
 class FastWay:

@@ -9,7 +9,7 @@ from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import TURN_S, Ingest
+from duemq.send.ingest import TURN_S
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request, Response
 from tests.duemq.net.conftest import Run
@@ -85,12 +85,7 @@ class FakeRuns:
 async def serve(
     front: SendPath, runs: FakeRuns, plain: Callable[[Request], Response]
 ) -> RemotingServer:
-    ingest = Ingest(
-        front.path,
-        front.table,
-        front.sender,
-        front.settings,
-        front.meter,
+    ingest = front.new_ingest(
         time_s=lambda: runs.now_s,
         batched=runs,
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from duemq.send.ingest import Ingest
 from duemq.send.responses import SendResponses
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
@@ -90,9 +89,7 @@ def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
     async def main() -> None:
         front = SendPath()
         access = Refusing()
-        front.ingest = Ingest(
-            front.path, front.table, front.sender, front.settings, front.meter, access=access
-        )
+        front.ingest = front.new_ingest(access=access)
         async with Bench(front) as peer:
             peer.send(way(1))
             peer.send(way(2, topic="TBW102"))

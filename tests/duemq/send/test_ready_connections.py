@@ -15,7 +15,6 @@ from duemq.send.ingest import (
     DECODED_FRAMES_MAX,
     FEW_BYTES,
     TURN_S,
-    Ingest,
 )
 from duemq_common.request import Request, Response
 from tests.support.processor_time import cost_ms
@@ -37,12 +36,7 @@ class ReadyRig:
         self.front, self._read_s, self._handle_s = SendPath(), read_s, handle_s
         self.now_s = 0.0
         self.handled: list[bytes] = []
-        self.ingest = Ingest(
-            self.front.path,
-            self.front.table,
-            self.front.sender,
-            self.front.settings,
-            self.front.meter,
+        self.ingest = self.front.new_ingest(
             time_s=self._time_s,
         )
         self.dispatcher = Dispatcher({11: self._handle})

@@ -13,7 +13,7 @@ from duemq.net.layout import BINARY_TYPE
 from duemq.net.limits import RemotingLimits
 from duemq.net.meters import RpcMeter
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import DECODED_FRAMES_MAX, Ingest
+from duemq.send.ingest import DECODED_FRAMES_MAX
 from duemq.send.request_turns import COMMIT, COMMIT_BYTES_MAX, COMMITS_MAX
 from duemq_common.clock import FakeClock
 from duemq_common.codes import ResponseCode
@@ -42,12 +42,7 @@ class Rig:
             access=self._check,
             meter=self.meter,
         )
-        self.ingest = Ingest(
-            self.front.path,
-            self.front.table,
-            self.front.sender,
-            self.front.settings,
-            self.front.meter,
+        self.ingest = self.front.new_ingest(
             time_s=lambda: 0.0,
             dispatcher=self.dispatcher,
         )

@@ -10,7 +10,7 @@ import pytest
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S, Ingest
+from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S
 from duemq.send.request_turns import LARGE_BYTES
 from duemq.send.responses import DecodedSend
 from duemq_common.clock import FakeClock
@@ -40,12 +40,7 @@ class Slow:
 def test_many_requests_of_one_peer_do_not_delay_another_peer(run: Run) -> None:
     async def main() -> None:
         front, slow = SendPath(), Slow()
-        ingest = Ingest(
-            front.path,
-            front.table,
-            front.sender,
-            front.settings,
-            front.meter,
+        ingest = front.new_ingest(
             time_s=lambda: slow.now_s,
         )
         server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
@@ -88,12 +83,7 @@ def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
 def test_stop_handles_every_received_frame(run: Run) -> None:
     async def main() -> None:
         front, slow = SendPath(), Slow()
-        ingest = Ingest(
-            front.path,
-            front.table,
-            front.sender,
-            front.settings,
-            front.meter,
+        ingest = front.new_ingest(
             time_s=lambda: slow.now_s,
         )
         server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
@@ -178,12 +168,7 @@ def test_sends_that_python_decodes_end_a_turn_in_time(run: Run) -> None:
             return fill(request, born_host, batch)
 
         front.sender.fill = slow
-        ingest = Ingest(
-            front.path,
-            front.table,
-            front.sender,
-            front.settings,
-            front.meter,
+        ingest = front.new_ingest(
             time_s=lambda: now_s[0],
         )
         server = RemotingServer(Dispatcher(), ingest, clock=FakeClock())
@@ -229,12 +214,7 @@ def test_the_loop_polls_after_turns_that_follow_each_other(
 
     async def main() -> None:
         front, clock = SendPath(), Readings()
-        ingest = Ingest(
-            front.path,
-            front.table,
-            front.sender,
-            front.settings,
-            front.meter,
+        ingest = front.new_ingest(
             time_s=clock,
             poll_s=poll_s,
         )
