@@ -26,7 +26,7 @@ from message_store.kernels import registry
 from tests.duemq.test_costs import STEP_MS_MAX
 from tests.support.free_ports import LOOPBACK
 from tests.support.loop_steps import loop_steps
-from tests.support.processor_time import ROUNDS, loop_factor
+from tests.support.processor_time import ROUNDS, time_factor
 from tests.support.running_broker import small
 
 BODY = bytes(700_000)
@@ -87,7 +87,7 @@ async def longest_ms(port: int, data: bytes) -> float:
     """Return the least of `ROUNDS` measurements of the longest step until the response."""
     found = []
     for _ in range(ROUNDS):
-        factor = loop_factor()
+        factor = time_factor()
         with loop_steps() as steps:
             await asyncio.to_thread(sent, port, data)
         found.append(steps.longest_s * factor)
