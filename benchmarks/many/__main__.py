@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.many.figures_page import write
-from benchmarks.many.measurement import measure
+from benchmarks.many.measurement import OURS, measure
 from benchmarks.many.rate_search import STEP_S, search
 from benchmarks.many.sizes import Sizes
 from benchmarks.report import RESULTS
@@ -40,6 +40,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--skew", type=float, default=1.0, help="topic k gets k^-skew messages")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--window", type=int, default=60, help="seconds between two samples")
+    parser.add_argument("--server", default=OURS, help="duemq, or apache-5.3.3 without a page")
     parser.add_argument("--search", action="store_true", help="also search for the highest rates")
     parser.add_argument("--step", type=int, default=STEP_S, help="seconds of one rate")
     parser.add_argument("--root", type=Path, help="directory of the store; by default a new one")
@@ -63,10 +64,14 @@ def main(words: list[str]) -> int:
     root = args.root or Path(mkdtemp(prefix="duemq-many-", dir="/var/tmp"))
     try:
         with machine.shared_with_others() as shared:
-            figures = measure(root / "load", sizes) if sizes.seconds else {"sizes": asdict(sizes)}
+            figures = (
+                measure(root / "load", sizes, args.server)
+                if sizes.seconds
+                else {"sizes": asdict(sizes)}
+            )
             if args.search:
-                figures["rates"] = search(root, sizes, args.step)
-        path = save(figures | {"shared": shared.as_text()}, args.out, words)
+                figures["rates"] = search(root, sizes, args.step, args.server)
+        path = save(figures | {"server": args.server, "shared": shared.as_text()}, args.out, words)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(f"saved: {path}")

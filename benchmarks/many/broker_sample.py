@@ -24,7 +24,7 @@ def sample(process: Child, metrics_port: int) -> Sample:
     sizes = process.memory_bytes()
     root = Path(f"/proc/{process.pid}")
     start = time.monotonic()
-    text = _metrics(metrics_port)
+    text = _metrics(metrics_port) if metrics_port else ""
     return {
         "resident_mb": sizes["rss"] / 1e6,
         "anonymous_mb": sizes["anonymous"] / 1e6,

@@ -22,11 +22,14 @@ from benchmarks.bench import WIRELOAD
 from benchmarks.many.broker_sample import Sample, longest_s, sample
 from benchmarks.many.clients import PREFIX, connections, create_singly, create_topics
 from benchmarks.many.sizes import Sizes
+from tests.interop.apache import PATIENT, Apache
 from tests.interop.programs import go_program
 from tests.support.child_process import Child, wait_for_child
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import free_ports, listening
+from tests.support.server import Server
 
+OURS: Final = "duemq"
 MANYLOAD: Final = Path(__file__).parents[1] / "manyload"
 SHARED: Final = ("dial.go", "frame.go", "record.go", "sign.go", "stats.go", "tally.go")
 SINGLE_TOPICS: Final = 100  # created by one request each
@@ -39,17 +42,24 @@ KEYS: Final = {
 Figures = dict[str, Any]
 
 
-def measure(root: Path, sizes: Sizes) -> Figures:
+def measure(root: Path, sizes: Sizes, name: str = OURS) -> Figures:
     """Return all figures of a new broker."""
-    with new_broker(root) as (server, metrics_port):
+    with new_broker(root, name) as (server, metrics_port):
         slopes = measure_slopes(server, sizes)
         figures = measure_load(server, sizes, metrics_port)
     return {"sizes": asdict(sizes), "slopes": slopes} | figures
 
 
 @contextmanager
-def new_broker(root: Path) -> Iterator[tuple[DueMQ, int]]:
-    """Run a broker on a new store, which is removed at the end; yield it and its metrics port."""
+def new_broker(root: Path, name: str = OURS) -> Iterator[tuple[Server, int]]:
+    """Run a broker on a new store, which is removed at the end; yield it and its metrics port.
+
+    Args:
+        name: `duemq`, or `apache-VERSION`, whose metrics are not read (port 0).
+    """
+    if name != OURS:
+        yield from _apache(root, name.removeprefix("apache-"))
+        return
     [metrics_port] = free_ports(1)
     keys = KEYS | {"metricsPromExporterPort": str(metrics_port)}
     server = DueMQ(root / "broker", store_dir=root / "store", keys=keys)
@@ -63,7 +73,17 @@ def new_broker(root: Path) -> Iterator[tuple[DueMQ, int]]:
         rmtree(root, ignore_errors=True)
 
 
-def measure_slopes(server: DueMQ, sizes: Sizes) -> dict[str, float]:
+def _apache(root: Path, version: str) -> Iterator[tuple[Server, int]]:
+    server = Apache(version, root / "broker", store_dir=root / "store", keys=PATIENT, heap="4g")
+    try:
+        server.start()
+        yield server, 0
+    finally:
+        server.stop()
+        rmtree(root, ignore_errors=True)
+
+
+def measure_slopes(server: Server, sizes: Sizes) -> dict[str, float]:
     """Return times of creation, and memory per topic, connection and group in KB."""
     port, broker = server.broker_port, server.broker
     few = min(sizes.groups, SLOPE_CLIENTS)
@@ -91,7 +111,7 @@ def _anonymous_kb(broker: Child) -> float:
 
 
 def measure_load(
-    server: DueMQ,
+    server: Server,
     sizes: Sizes,
     metrics_port: int,
     is_enough: Callable[[Figures], bool] = lambda row: False,

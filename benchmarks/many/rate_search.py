@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.many.clients import create_topics
-from benchmarks.many.measurement import Figures, measure_load, new_broker
+from benchmarks.many.measurement import OURS, Figures, measure_load, new_broker
 from benchmarks.many.sizes import Sizes
 
 LATE_MS_MAX: Final = 1_000
@@ -25,14 +25,14 @@ TOGETHER: Final = (1, 32)
 STEP_S: Final = 30
 
 
-def search(root: Path, sizes: Sizes, step_s: int = STEP_S) -> dict[str, Any]:
+def search(root: Path, sizes: Sizes, step_s: int = STEP_S, name: str = OURS) -> dict[str, Any]:
     """Return the rows of both searches, by the number of messages sent together."""
     rates = tuple(FIRST_RATE << number for number in range(RATES_MAX))
     steps = replace(sizes, rates=rates, levels=LEVELS, window_s=step_s)
     results = {}
     for together in TOGETHER:
         print(f"rates with {together} messages together", file=sys.stderr, flush=True)
-        with new_broker(root / f"rates-{together}") as (server, metrics_port):
+        with new_broker(root / f"rates-{together}", name) as (server, metrics_port):
             create_topics(server.broker_port, sizes.topics)
             figures = measure_load(
                 server, replace(steps, together=together), metrics_port, is_exceeded
