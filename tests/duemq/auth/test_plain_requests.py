@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from duemq.auth import secret_file
+from duemq.auth import access, secret_file
 from duemq.auth.plain_requests import split
 from duemq.auth.signature import Credentials
 from duemq.broker.broker import Broker
@@ -273,7 +273,11 @@ def test_the_audit_log_names_the_changed_account(
     assert "bob-secret" not in caplog.text
 
 
-def test_a_file_under_an_editor_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_under_an_editor_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "POLL_MS", 3_600_000)  # the test polls
+
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         edited = TEXT + "  - {accessKey: half1234, secretKey: half-secret}\n"
         write(path, edited)

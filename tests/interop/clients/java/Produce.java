@@ -30,6 +30,7 @@ final class Produce {
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setInstanceName(Shared.instance(args));
         producer.setSendMsgTimeout(args.number("send-timeout-ms", 10_000));
+        producer.setMqClientApiTimeout(Shared.API_TIMEOUT_MS);
         producer.setPollNameServerInterval(1_000);
         producer.start();
     }

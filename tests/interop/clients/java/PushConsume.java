@@ -41,6 +41,7 @@ final class PushConsume {
         consumer.setNamesrvAddr(args.text("namesrv"));
         consumer.setInstanceName(Shared.instance(args));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setMqClientApiTimeout(Shared.API_TIMEOUT_MS);
         consumer.setPollNameServerInterval(1_000);
         consumer.setPersistConsumerOffsetInterval(1_000);
         consumer.setConsumeThreadMin(args.number("threads", 4));

@@ -9,6 +9,7 @@ import org.apache.rocketmq.remoting.RPCHook;
  */
 final class Shared {
     private static final String NAME = "shared";
+    static final int API_TIMEOUT_MS = 10_000; // of requests to name servers on a busy machine
     private static DefaultMQProducer keeper;
 
     private Shared() {
@@ -20,6 +21,7 @@ final class Shared {
             keeper = new DefaultMQProducer("p_keeper");
             keeper.setNamesrvAddr(args.text("namesrv"));
             keeper.setInstanceName(NAME);
+            keeper.setMqClientApiTimeout(API_TIMEOUT_MS);
             keeper.setPollNameServerInterval(1_000);
             keeper.setHeartbeatBrokerInterval(5_000);
             keeper.start();
