@@ -51,6 +51,7 @@ Offsets = npt.NDArray[np.int64]
 Piece = tuple[int, Bytes]  # log offset of a file's first byte, its bytes
 Changed = tuple[int, int, int]
 NAME_DIGITS: Final = 20
+NO_OFFSET: Final = (1 << 63) - 1  # after every log offset
 TAIL_RECORD = packer(TAIL_SUM)
 OWN_CRC_POS: Final[int] = positions(TAIL_SUM).own_crc
 
@@ -73,6 +74,7 @@ class BlockSums:
         self._refused = False
         self._rewritten: set[int] = set()  # starts of blocks that are not sealed yet
         self._damaged = -1  # start of the open block, if the disk has changed it
+        self._tails_from = 0  # first start of an open block whose checksum the disk may have
 
     def open(self, end: int) -> None:
         """Continue after the last sealed block of a log that ends at `end`.
@@ -187,6 +189,7 @@ class BlockSums:
         for file in self._files_from(start):
             if file.base <= start and _is_readable(file):
                 crc = zlib.crc32(file.pages.data[start - file.base : end - file.base].data)
+                self._tails_from = min(self._tails_from, start)
                 os.pwrite(self._opened_tail(), _packed_tail(end, crc), 0)
 
     def _opened_tail(self) -> int:
@@ -291,17 +294,22 @@ class BlockSums:
             OSError: The checksums cannot be withdrawn; no byte may be changed.
         """
         with self._lock:
-            self._forget_tail(0)  # the disk may have an older tail than memory
-            for file in self._files_of(offsets):
-                file_offsets = offsets[
-                    (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
-                ]
-                blocks = np.flatnonzero(np.bincount((file_offsets - file.base) // BLOCK_BYTES))
-                starts = file.base + blocks * BLOCK_BYTES
-                if not self._refused:
-                    self._rewritten.update(starts[starts >= self.sealed].tolist())
-                _forget(self._path(file.base), blocks)
+            self._forget_blocks(offsets)
             yield
+
+    def _forget_blocks(self, offsets: Offsets) -> None:
+        covered = offsets.size and int(offsets.max()) >= self._tails_from
+        if covered and self._forget_tail(0):  # the disk may have an older tail than memory
+            self._tails_from = NO_OFFSET
+        for file in self._files_of(offsets):
+            blocks = _blocks_of(
+                offsets[(offsets >= file.base) & (offsets < file.base + file.pages.data.size)]
+                - file.base
+            )
+            starts = file.base + blocks * BLOCK_BYTES
+            if not self._refused:
+                self._rewritten.update(starts[starts >= self.sealed].tolist())
+            _forget(self._path(file.base), blocks)
 
     def _forget_tail(self, offset: int) -> bool:
         """Mark the tail as unknown if it covers bytes after `offset`; return whether it does."""
@@ -324,6 +332,15 @@ def _is_readable(file: MappedFile) -> bool:
 def _mismatch(crc: int) -> int:
     """Return a checksum that never matches a block with a given one."""
     return crc ^ 1 or 2
+
+
+def _blocks_of(positions: Offsets) -> Offsets:
+    """Return the blocks of positions in a file, ascending, each once."""
+    if not positions.size:
+        return positions
+    blocks = positions // BLOCK_BYTES
+    first = int(blocks.min())
+    return np.flatnonzero(np.bincount(blocks - first)) + first
 
 
 def _forget(path: Path, blocks: Offsets) -> None:

@@ -72,6 +72,7 @@ PROPERTIES: Final = {
     "brokerRole": "SYNC_MASTER",
     "allAckInSyncStateSet": "true",
     "slaveReadEnable": "true",
+    "busyPollMicros": "0",  # the clock of a killed member stands still, and polls would not end
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "2000",
     "messageIndexEnable": "false",

@@ -157,6 +157,41 @@ def test_a_withdrawn_tail_is_withdrawn_on_the_disk(
     assert changed(log) == []
 
 
+def test_rewritten_blocks_before_all_tails_need_no_withdrawn_tail(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each withdrawal is a sync, and the disk may have any tail since the last one."""
+    log.sums.open(0)
+    tails, synced = list[bytes](), list[int]()
+    path = log.sums.directory / TAIL
+
+    def grow() -> None:
+        append(log, BLOCK_BYTES // 2 + 100)
+        log.sums.seal(log.end)
+        tails.append(path.read_bytes())
+
+    def rewrite(offset: int) -> None:
+        with log.sums.rewriting(np.array([offset])):
+            flip(log, offset)
+
+    grow()
+    rewrite(0)  # the first one withdraws the tail of an earlier process, too
+    tails.clear()
+    for _ in range(3):
+        grow()
+    first = log.sums.sealed - BLOCK_BYTES  # of the open block of the first of these tails
+    monkeypatch.setattr(block_sums.os, "fsync", synced.append)  # type: ignore[attr-defined]
+    rewrite(first - 1)  # in a block without a checksum
+    assert path.read_bytes() == tails[-1]
+    assert not synced
+    for tail in tails:
+        path.write_bytes(tail)
+        assert changed(log) == []
+    rewrite(first)
+    assert not any(path.read_bytes())
+    assert synced
+
+
 def test_a_start_continues_after_what_is_sealed(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, FILE_BYTES + BLOCK_BYTES + 10)
