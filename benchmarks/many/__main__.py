@@ -51,6 +51,8 @@ def main(words: list[str]) -> int:
     if args.page_of is not None:
         write(args.page_of)
         return 0
+    if args.page and args.server != OURS:
+        parser.error("--page is of duemq only: omit it, or --server")
     sizes = Sizes(
         topics=args.topics,
         groups=args.groups,

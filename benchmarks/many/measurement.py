@@ -57,27 +57,21 @@ def new_broker(root: Path, name: str = OURS) -> Iterator[tuple[Server, int]]:
     Args:
         name: `duemq`, or `apache-VERSION`, whose metrics are not read (port 0).
     """
-    if name != OURS:
-        yield from _apache(root, name.removeprefix("apache-"))
-        return
-    [metrics_port] = free_ports(1)
-    keys = KEYS | {"metricsPromExporterPort": str(metrics_port)}
-    server = DueMQ(root / "broker", store_dir=root / "store", keys=keys)
+    home, store_dir, metrics_port = root / "broker", root / "store", 0
+    server: Server
+    if name == OURS:
+        [metrics_port] = free_ports(1)
+        keys = KEYS | {"metricsPromExporterPort": str(metrics_port)}
+        server = DueMQ(home, store_dir=store_dir, keys=keys)
+    else:
+        version = name.removeprefix("apache-")
+        server = Apache(version, home, store_dir=store_dir, keys=PATIENT, heap="4g")
     try:
         server.start()
-        is_open = partial(listening, metrics_port)
-        wait_for_child(server.broker, is_open, seconds=METRICS_S_MAX, what="open metrics port")
+        if metrics_port:
+            is_open = partial(listening, metrics_port)
+            wait_for_child(server.broker, is_open, seconds=METRICS_S_MAX, what="open metrics port")
         yield server, metrics_port
-    finally:
-        server.stop()
-        rmtree(root, ignore_errors=True)
-
-
-def _apache(root: Path, version: str) -> Iterator[tuple[Server, int]]:
-    server = Apache(version, root / "broker", store_dir=root / "store", keys=PATIENT, heap="4g")
-    try:
-        server.start()
-        yield server, 0
     finally:
         server.stop()
         rmtree(root, ignore_errors=True)

@@ -22,7 +22,6 @@ from duemq.auth.request_bodies import (
     DecisionBody,
     HeartbeatBody,
     LockBody,
-    TooManyNames,
     decoded,
 )
 from duemq.net.retry_topics import normal_topic
@@ -32,7 +31,12 @@ Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"
 ACCESSES_MAX: Final = 4_096  # per request, as the check blocks the event loop
 HANDLES_MAX: Final = 10_000  # as the handlers of decisions
+ACK_OBJECTS_MAX: Final = 16_384  # decoded before the permission check; the handler accepts 1,024
 T = TypeVar("T")
+
+
+class TooManyNames(ValueError):
+    """A request has more topics and groups than ACCESSES_MAX, or handles than HANDLES_MAX."""
 
 
 class Access(Struct, frozen=True):
@@ -211,6 +215,8 @@ def acknowledge(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
 
 def acknowledge_batch(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the groups and the popped topics of all acknowledgements."""
+    if body.count(b"{") > ACK_OBJECTS_MAX:
+        raise TooManyNames(f"the request has more than {ACK_OBJECTS_MAX} acknowledgements")
     for group, topic in distinct(entry.names for entry in decoded(body, AckBody).entries):
         yield _on_group(group, Action.SUB)
         yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))

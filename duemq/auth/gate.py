@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from duemq.auth.accesses import Access
+from duemq.auth.accesses import Access, TooManyNames
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import (
@@ -31,7 +31,6 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.auth.record_access import cancel_actions
-from duemq.auth.request_bodies import TooManyNames
 from duemq.auth.request_rules import accesses, allow
 from duemq.auth.request_table import CHANGES, row_of
 from duemq.auth.signature import ACCESS_KEY, is_signed

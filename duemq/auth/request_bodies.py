@@ -16,11 +16,6 @@ NOTHING: Final = frozenset({b"", b"null", b"[]", b'""', b"{}", b"false", b"0"})
 BLANKS: Final = b" \t\r\n"
 # The structs form no cycles: the garbage collector need not track them (gc=False).
 B = TypeVar("B", bound=Struct)
-OBJECTS_MAX: Final = 16_384  # handlers accept 8,192 queues or 1,024 acknowledgements
-
-
-class TooManyNames(ValueError):
-    """A request has more topics and groups, handles or objects than an account may send."""
 
 
 class _Subscription(Struct, gc=False):
@@ -139,11 +134,8 @@ def decoded(body: bytes, kind: type[B]) -> B:
     """Return the names in a body; an empty body is an empty object.
 
     Raises:
-        TooManyNames: It has more than `OBJECTS_MAX` objects.
         ValueError: The body is malformed.
     """
-    if body.count(b"{") > OBJECTS_MAX:
-        raise TooManyNames(f"the body has more than {OBJECTS_MAX} objects")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except RecursionError:

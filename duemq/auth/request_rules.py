@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from duemq.auth.accesses import ACCESSES_MAX, Access, Fields
-from duemq.auth.request_bodies import TooManyNames
+from duemq.auth.accesses import ACCESSES_MAX, Access, Fields, TooManyNames
 from duemq.auth.request_table import row_of
 
 

@@ -50,7 +50,8 @@ class TimerLedger:
             value = {"TIMER_DELIVER_MS": due_ms, "TIMER_DELAY_MS": due_ms - now}
             value["TIMER_DELAY_SEC"] = delay_ms // 1_000
             fields = send(server, body, number % QUEUE_COUNT, {kind: str(value[kind])})
-            if now_ms() < due_ms:  # else it may have been due when the broker read it
+            # a message that was due when the broker read it has no handle
+            if "recallHandle" in fields or now_ms() < due_ms:
                 self.handles[body] = fields["recallHandle"]
             self.due_ms[body] = now + delay_ms if kind == "TIMER_DELAY_SEC" else due_ms
 

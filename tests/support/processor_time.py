@@ -30,7 +30,7 @@ def cost_ms(action: Callable[[], object], rounds: int = ROUNDS, *, enough_ms: fl
     costs: list[float] = []
     while len(costs) < rounds and (not costs or min(costs) > enough_ms):
         costs.append(thread_s(action) * factor)
-    return min(costs) * min(1.0, time_factor() / factor)
+    return min(costs) * (1.0 + time_factor() / factor) / 2
 
 
 def costs_s(*actions: Callable[[], object], rounds: int = 2 * ROUNDS) -> list[float]:
