@@ -7,6 +7,7 @@ from typing import Any
 
 LOOP_BYTES_MAX = 512  # UTF-16 bytes of a text that a loop hashes; longer ones are hashed by blocks
 BLOCK_UNITS = 256
+PART_BYTES = 128 * 2 * BLOCK_UNITS  # converted at once, in the cache of the processor
 ASCII_MAX = LOOP_BYTES_MAX // 2  # characters of an ASCII text, which is its own UTF-16 units
 _BLOCK_POWER = pow(31, BLOCK_UNITS, 1 << 32)
 TOPIC_BYTES_MAX = 127
@@ -33,11 +34,12 @@ def _hash_of_blocks(units: bytes) -> tuple[int, bytes]:
     """Return the hash of the leading whole blocks of UTF-16 units, and the other units."""
     import numpy as np  # a client starts without it, and has no such texts
 
-    end = len(units) // (2 * BLOCK_UNITS) * (2 * BLOCK_UNITS)
-    pairs = np.frombuffer(units, np.uint8, end).reshape(-1, BLOCK_UNITS, 2).astype(np.uint32)
-    value = 0
-    for part in ((pairs[:, :, 0] << 8 | pairs[:, :, 1]) * _powers()).sum(1, np.uint32).tolist():
-        value = (_BLOCK_POWER * value + part) & 0xFFFF_FFFF
+    value, end = 0, len(units) // (2 * BLOCK_UNITS) * (2 * BLOCK_UNITS)
+    for begin in range(0, end, PART_BYTES):
+        count = min(PART_BYTES, end - begin) // 2
+        blocks = np.frombuffer(units, ">u2", count, begin).reshape(-1, BLOCK_UNITS)
+        for part in (blocks.astype(np.uint32) @ _powers()).tolist():
+            value = (_BLOCK_POWER * value + part) & 0xFFFF_FFFF
     return value, units[end:]
 
 
