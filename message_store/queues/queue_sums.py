@@ -29,7 +29,7 @@ from message_store.layout import UNIT_BYTES, UNIT_SUM, packer
 BLOCK_UNITS: Final = 200
 BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
 SUM: Final = packer(UNIT_SUM)
-SEALED_MAX: Final = 256  # files per call of `seal_some`
+SEALED_MAX: Final = 32  # files per call of `seal_some`
 ReadBytes = Callable[[str, int, int], bytes]  # path, size, position
 
 
