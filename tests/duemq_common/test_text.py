@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq_common.text import BLOCK_UNITS, binary_size, duration, java_hash
+from duemq_common.text import BLOCK_UNITS, PART_BYTES, binary_size, duration, java_hash
 from tests.support.processor_time import cost_ms
 
 
@@ -22,6 +22,13 @@ def test_the_hash_of_a_text_of_any_length(text: str, count: int) -> None:
     long = "\uffff\ud800" * count + text
     assert java_hash(long) == naive_hash(long)
     assert java_hash("hello") == 99_162_322
+
+
+@pytest.mark.parametrize("more", [-BLOCK_UNITS, -1, 0, 1, BLOCK_UNITS])
+def test_the_hash_of_a_text_of_several_parts(more: int) -> None:
+    text = "a\ud800\uffffz" * (2 * PART_BYTES // 4) + "tail"
+    text = text[: 2 * PART_BYTES // 2 + more]
+    assert java_hash(text) == naive_hash(text)
 
 
 @pytest.mark.finding("3S7")
