@@ -154,7 +154,7 @@ async def _run(
 def plain_result(result: Resent) -> dict[str, str]:
     """Return the result of one message as plain data."""
     return {
-        "offset": f"{result.item.broker}/{result.item.record.queue_offset}",
+        "offset": result.item.name,
         "topic": result.topic,
         "result": result.status.value,
         "unique_id": result.item.unique_id,

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 
 from duemq.client.errors import Closed
 from duemq.client.filters import Filter
@@ -30,6 +30,7 @@ from duemq.client.pull_consumer import PULL_COUNT, PullConsumer, Pulled
 from duemq.client.role import ClientOptions
 
 Result = TypeVar("Result")
+AnyRole = TypeVar("AnyRole")
 JOIN_S: Final = 30.0
 
 
@@ -98,13 +99,13 @@ class LoopThread:
             self._loop.close()
 
 
-class BlockingProducer:
-    """`Producer` for programs without asyncio; a context manager, usable from several threads."""
+class _BlockingRole(Generic[AnyRole]):
+    """Role of an application on an event loop of its own; a context manager."""
 
-    def __init__(self, namesrv: str = "", **options: Unpack[ProducerOptions]) -> None:
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[AnyRole]]) -> None:
         self._thread = LoopThread()
         try:
-            self._producer = self._thread.open(lambda: Producer(namesrv, **options))
+            self._role = self._thread.open(make)
         except BaseException:
             self._thread.close()
             raise
@@ -116,50 +117,40 @@ class BlockingProducer:
         self.close()
 
     def close(self) -> None:
-        """Wait for the sends in flight, then close."""
+        """Wait for the sends in flight, then close the connections."""
         self._thread.close()
+
+
+class BlockingProducer(_BlockingRole[Producer]):
+    """`Producer` for programs without asyncio; a context manager, usable from several threads."""
+
+    def __init__(self, namesrv: str = "", **options: Unpack[ProducerOptions]) -> None:
+        super().__init__(lambda: Producer(namesrv, **options))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send a message; see `Producer.send`."""
-        return self._thread.run(self._producer.send(message, queue=queue))
+        return self._thread.run(self._role.send(message, queue=queue))
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> list[SendResult]:
         """Send messages of one topic in one request; see `Producer.send_batch`."""
-        return self._thread.run(self._producer.send_batch(messages, queue=queue))
+        return self._thread.run(self._role.send_batch(messages, queue=queue))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without a response; see `Producer.send_oneway`."""
-        self._thread.run(self._producer.send_oneway(message, queue=queue))
+        self._thread.run(self._role.send_oneway(message, queue=queue))
 
 
-class BlockingPullConsumer:
+class BlockingPullConsumer(_BlockingRole[PullConsumer]):
     """`PullConsumer` for programs without asyncio; a context manager."""
 
     def __init__(self, namesrv: str = "", *, group: str, **options: Unpack[ClientOptions]) -> None:
-        self._thread = LoopThread()
-        try:
-            self._consumer = self._thread.open(
-                lambda: PullConsumer(namesrv, group=group, **options)
-            )
-        except BaseException:
-            self._thread.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._thread.close()
+        super().__init__(lambda: PullConsumer(namesrv, group=group, **options))
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic; see `PullConsumer.queues`."""
-        return self._thread.run(self._consumer.queues(topic))
+        return self._thread.run(self._role.queues(topic))
 
     def pull(
         self,
@@ -171,25 +162,25 @@ class BlockingPullConsumer:
         only: Filter | str = "",
     ) -> Pulled:
         """Return messages of a queue from an offset on; see `PullConsumer.pull`."""
-        work = self._consumer.pull(queue, offset, count=count, wait_s=wait_s, only=only)
+        work = self._role.pull(queue, offset, count=count, wait_s=wait_s, only=only)
         return self._thread.run(work)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None: there is none."""
-        return self._thread.run(self._consumer.committed(queue))
+        return self._thread.run(self._role.committed(queue))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the offset of the next message that the group will read."""
-        self._thread.run(self._consumer.commit(queue, offset))
+        self._thread.run(self._role.commit(queue, offset))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message of a queue."""
-        return self._thread.run(self._consumer.min_offset(queue))
+        return self._thread.run(self._role.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset after the last message of a queue."""
-        return self._thread.run(self._consumer.max_offset(queue))
+        return self._thread.run(self._role.max_offset(queue))
 
     def offset_at(self, queue: MessageQueue, when: datetime) -> int:
         """Return the offset of the first message stored at or after a time."""
-        return self._thread.run(self._consumer.offset_at(queue, when))
+        return self._thread.run(self._role.offset_at(queue, when))

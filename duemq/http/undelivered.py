@@ -224,7 +224,7 @@ async def _resent(call: Call, letters_of: str) -> PageOfResends:
     options = ResendOptions(topic=body.to_topic, without=frozenset(body.without))
     results = await call.session.admin.resend(messages, options, dry_run=body.dry_run)
     rows = [
-        ResendRow(_name(one.item), one.item.unique_id, one.topic, one.status.value, one.remark)
+        ResendRow(one.item.name, one.item.unique_id, one.topic, one.status.value, one.remark)
         for one in results
     ]
     return PageOfResends(rows, page.cursor or None, unknown)
@@ -254,14 +254,10 @@ async def _page(
     return await page_of_brokers(call.session, query.cursor, part)
 
 
-def _name(item: UndeliveredMessage) -> str:
-    return f"{item.broker}/{item.record.queue_offset}"
-
-
 def _row(item: UndeliveredMessage) -> UndeliveredRow:
     reason, detail = (item.reason, item.detail) if isinstance(item, Quarantined) else ("", "")
     return UndeliveredRow(
-        name=_name(item),
+        name=item.name,
         unique_id=item.unique_id,
         offset_message_id=item.offset_message_id,
         stored_ms=item.record.store_ms,

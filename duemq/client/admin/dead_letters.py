@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 
 from delayed_delivery.names import OCCURRENCE_NAMES
 from duemq.client.admin.messages import MessagesAdmin
+from duemq.client.admin.resends import UndeliveredMessage
 from duemq.client.message import RESERVED, ReceivedMessage
 from duemq_common.topics import DLQ_PREFIX, RETRY_PREFIX
-from message_store.log.record import Record
 
 RESENT: Final = "DUEMQ_DEAD_LETTER"
 """Property of a message that was sent again: offset message id of the dead letter."""
@@ -53,56 +53,14 @@ class DeadLetterCount:
     last_stored_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """Message that a group could not consume; see `UndeliveredMessage`.
-
-    Attributes:
-        topic: Topic of the first delivery; empty if it is unknown.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(UndeliveredMessage):
+    """Message that a group could not consume."""
 
     mark: ClassVar[str] = RESENT
     removed: ClassVar[frozenset[str]] = REMOVED
-    repaired: ClassVar[str] = ""
 
-    group: str
     message: ReceivedMessage
-    topic: str
-
-    @property
-    def broker(self) -> str:
-        """Name of the broker."""
-        return self.message.queue.broker_name
-
-    @property
-    def record(self) -> Record:
-        """Record of the topic of dead letters."""
-        return self.message.record
-
-    @property
-    def original(self) -> Record:
-        """Record to send."""
-        return self.message.record
-
-    @property
-    def unique_id(self) -> str:
-        """Unique id of the message, else the offset message id."""
-        return self.message.message_id
-
-    @property
-    def offset_message_id(self) -> str:
-        """Offset message id of the dead letter."""
-        return self.message.offset_message_id
-
-    @property
-    def name(self) -> str:
-        """Broker and offset in the topic of dead letters, as `BROKER/17`."""
-        return f"{self.broker}/{self.message.queue_offset}"
-
-    @property
-    def names(self) -> set[str]:
-        """Texts that select the message: `BROKER/17`, its unique id."""
-        return {self.name, self.unique_id}
 
 
 class DeadLettersAdmin(MessagesAdmin):
@@ -134,4 +92,11 @@ def dead_letter(group: str, message: ReceivedMessage) -> DeadLetter:
     """Return a message of the topic of a group's dead letters with the topic of its delivery."""
     properties = message.properties
     origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC", "")
-    return DeadLetter(group, message, "" if origin.startswith(RETRY_PREFIX) else origin)
+    return DeadLetter(
+        broker=message.queue.broker_name,
+        record=message.record,
+        topic="" if origin.startswith(RETRY_PREFIX) else origin,
+        group=group,
+        original=message.record,
+        message=message,
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from delayed_delivery.names import OCCURRENCE_NAMES
+from duemq.client.admin.resends import UndeliveredMessage
 from duemq_common.errors import RecordUnreadable
-from message_store.log.offset_id import encode_offset_id
 from message_store.log.properties import own_id
 from message_store.log.record import Record, decode_record
 from timer_store.names import STALE_NAMES
@@ -35,44 +35,20 @@ REMOVED: Final = frozenset(
 """Properties that would delay or redirect the message again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """Message of the quarantine topic; see `UndeliveredMessage`.
-
-    Attributes:
-        topic: Topic that the message could not reach; empty if unknown.
-        original: The pending or popped record; None if it cannot be decoded.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(UndeliveredMessage):
+    """Message of the quarantine topic; `original` is the pending or popped record."""
 
     mark: ClassVar[str] = RESENT
     removed: ClassVar[frozenset[str]] = REMOVED
 
-    broker: str
-    record: Record
-    topic: str
     reason: str
     detail: str
-    original: Record | None
-
-    @property
-    def group(self) -> str:
-        """Group that popped the message; empty if none did."""
-        return self.record.properties.get("DUEMQ_GROUP", "")
-
-    @property
-    def name(self) -> str:
-        """Broker and offset in the quarantine topic, as `BROKER/17`."""
-        return f"{self.broker}/{self.record.queue_offset}"
 
     @property
     def repaired(self) -> str:
         """Log offset of the original record, which `duemq reconcile repair` names."""
         return "" if self.original is None else str(self.original.phys_offset)
-
-    @property
-    def offset_message_id(self) -> str:
-        """Offset message id of the record of the quarantine topic."""
-        return encode_offset_id(*self.record.store_host, self.record.phys_offset)
 
     @property
     def unique_id(self) -> str:
@@ -92,10 +68,11 @@ def quarantined(broker: str, record: Record) -> Quarantined:
     with suppress(RecordUnreadable):
         original = decode_record(memoryview(record.body), 0, check_crc=False)
     return Quarantined(
-        broker,
-        record,
-        properties.get("DUEMQ_TOPIC", ""),
-        properties.get("DUEMQ_REASON", ""),
-        properties.get("DUEMQ_DETAIL", ""),
-        original,
+        broker=broker,
+        record=record,
+        topic=properties.get("DUEMQ_TOPIC", ""),
+        group=properties.get("DUEMQ_GROUP", ""),
+        original=original,
+        reason=properties.get("DUEMQ_REASON", ""),
+        detail=properties.get("DUEMQ_DETAIL", ""),
     )

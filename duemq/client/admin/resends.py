@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from delayed_delivery.names import REPAIRED
 from duemq.client.admin.copies import CopiesAdmin
@@ -30,6 +30,7 @@ from duemq.client.errors import ClientError, NotSent, Unreachable
 from duemq.client.message import Message
 from duemq.client.producer import Producer
 from duemq_common.topics import DLQ_PREFIX, QUARANTINE_TOPIC, RETRY_PREFIX
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import Record
 
 COMPRESSED: Final = 0x701  # bits of sysFlag: the body is compressed, and how
@@ -53,44 +54,53 @@ class ResendStatus(StrEnum):
     NO_RESPONSE = "no response"
 
 
-class UndeliveredMessage(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeliveredMessage:
     """Message in quarantine, or dead letter.
 
     Attributes:
+        mark: Property of a message that was sent again, with the offset message id of the record.
+        removed: Properties that the message does not keep when it is sent again.
         broker: Name of its broker.
         record: Record of the topic that has it now.
         topic: Topic that it could not reach, or could not be consumed from; empty if unknown.
         group: Consumer group; empty if the message was not for one.
-        mark: Property of a message that was sent again, with the offset message id of the record.
         original: Record to send; None if it cannot be read.
-        repaired: Value of REPAIRED in the copy of `duemq send --from`; empty: it sends none.
     """
 
-    @property
-    def broker(self) -> str: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def mark(self) -> str: ...
-    @property
-    def original(self) -> Record | None: ...
-    @property
-    def repaired(self) -> str: ...
-    @property
-    def removed(self) -> frozenset[str]:
-        """Properties that the message does not keep when it is sent again."""
+    mark: ClassVar[str]
+    removed: ClassVar[frozenset[str]]
+
+    broker: str
+    record: Record
+    topic: str
+    group: str
+    original: Record | None
 
     @property
-    def unique_id(self) -> str: ...
+    def name(self) -> str:
+        """Broker and offset in the topic that has the message, as `BROKER/17`."""
+        return f"{self.broker}/{self.record.queue_offset}"
+
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """Offset message id of the record of the topic that has the message."""
+        return encode_offset_id(*self.record.store_host, self.record.phys_offset)
+
+    @property
+    def unique_id(self) -> str:
+        """Unique id of the message, else the offset message id."""
+        return self.record.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def repaired(self) -> str:
+        """Value of REPAIRED in the copy of `duemq send --from`; empty: it sends none."""
+        return ""
+
     @property
     def names(self) -> set[str]:
-        """Texts that select the message."""
+        """Texts that select the message: `BROKER/17`, its unique id."""
+        return {self.name, self.unique_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
