@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from duemq_common.directories import sync_directory
 from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 
@@ -45,13 +46,4 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Write the names in a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

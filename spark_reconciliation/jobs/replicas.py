@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from duemq_common.topics import SCHEDULE_TOPIC
 from spark_reconciliation.engine import F
 from spark_reconciliation.scan.store_groups import StoreGroup
-from spark_reconciliation.scan.tables import TABLES
+from spark_reconciliation.scan.tables import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,8 +132,7 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
         F.min("log_end").alias("common_end"),
         F.count("*").alias("count"),
     )
-    kinds = dict(TABLES["messages"])
-    schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
+    schema = schema_of("messages", COLUMNS)
     texts = messages.where("record_size > 0").select(*COLUMNS).mapInArrow(without_owner, schema)
     records = texts.select("store", "phys_offset", F.xxhash64(*COMPARED).alias("content"))
     in_common = (F.col("phys_offset") >= F.col("common_min")) & (

@@ -33,7 +33,7 @@ from spark_reconciliation.audit.verdicts import COLUMNS, AuditSurvey, reader_of,
 from spark_reconciliation.engine import F
 from spark_reconciliation.jobs.run import write_whole
 from spark_reconciliation.scan.options import FORMAT
-from spark_reconciliation.scan.tables import TABLES
+from spark_reconciliation.scan.tables import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,8 +98,7 @@ class Watch:
             UsageError: `home` has the state of other stores, or of another version.
         """
         claim_home(self._home, stores)
-        kinds = dict(TABLES["messages"])
-        schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
+        schema = schema_of("messages", COLUMNS)
         reader = self._spark.readStream.format(FORMAT).schema(schema)
         for key, value in (options | {"path": ",".join(stores)}).items():
             reader = reader.option(key, str(value))
@@ -150,7 +149,7 @@ class Watch:
         )
         # the files of the store are newer than the batch, so their cursors do not apply to it
         ahead = rows.withColumn("passed", F.lit(0))
-        nothing = spark.createDataFrame([], _schema("consume_queue"))
+        nothing = spark.createDataFrame([], schema_of("consume_queue"))
         return take_survey(reader_of(ahead), lambda topics: nothing, stores, config)
 
     def _write_state(
@@ -171,7 +170,7 @@ class Watch:
             return None
         folder, read = self._folder(number), self._spark.read
         reported = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in REPORTED)
-        rows = read.schema(_schema("messages", COLUMNS)).parquet(f"{folder}/rows")
+        rows = read.schema(schema_of("messages", COLUMNS)).parquet(f"{folder}/rows")
         return {"rows": rows, "reported": read.schema(reported).parquet(f"{folder}/told")}
 
     def _folder(self, number: int) -> str:
@@ -244,8 +243,3 @@ def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
     )
     records = by_name.unionByName(by_place).select(*rows.columns)
     return records.dropDuplicates(["store", "phys_offset"])
-
-
-def _schema(table: str, columns: Sequence[str] = ()) -> str:
-    kinds = dict(TABLES[table])
-    return ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)

@@ -16,27 +16,6 @@ from spark_reconciliation.scan.store_state import BAD_INPUT, read_json
 
 LEVELS_FILE: Final = "config/delayLevels.json"
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-DEFAULT_LEVELS_S: Final = (
-    1,
-    5,
-    10,
-    30,
-    60,
-    120,
-    180,
-    240,
-    300,
-    360,
-    420,
-    480,
-    540,
-    600,
-    1_200,
-    1_800,
-    3_600,
-    7_200,
-)
-DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
 _LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
@@ -50,6 +29,11 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     if not all(matches):
         raise UsageError(f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`")
     return tuple(int(one[1]) * UNITS_MS[one[2]] for one in matches if one)
+
+
+DEFAULT_LEVELS_MS: Final = levels_ms_of(
+    "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+)
 
 
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:

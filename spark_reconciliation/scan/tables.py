@@ -158,9 +158,10 @@ ARROW: Final = {
 }
 
 
-def schema_of(table: str) -> str:
-    """Return the schema of a table in Spark's notation."""
-    return ", ".join(f"{name} {kind}" for name, kind in TABLES[table])
+def schema_of(table: str, columns: Sequence[str] = ()) -> str:
+    """Return the schema of some columns of a table, all by default, in Spark's notation."""
+    kinds = dict(TABLES[table])
+    return ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
 
 
 def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:

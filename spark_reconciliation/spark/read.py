@@ -21,7 +21,7 @@ from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from spark_reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from spark_reconciliation.scan.planned_store import Planned, plan_store
 from spark_reconciliation.scan.planning import PARTITION_BYTES, grouped
-from spark_reconciliation.scan.tables import TABLES, arrow_schema
+from spark_reconciliation.scan.tables import TABLES, arrow_schema, schema_of
 from spark_reconciliation.spark.tasks import PackedTasks
 
 if TYPE_CHECKING:
@@ -53,12 +53,11 @@ def read_table(
     Raises:
         UsageError: A path is not a store, or an option is invalid.
     """
-    kinds = dict(TABLES[table])
-    schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
+    schema = schema_of(table, columns)
     given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
     if _is_remote(spark):
         return spark.read.format(FORMAT).schema(schema).options(**given).load()
-    scan_options, names = parse_options(given), list(columns or kinds)
+    scan_options, names = parse_options(given), list(columns or dict(TABLES[table]))
     if stores is None:
         stores = [plan_store(number, path) for number, path in enumerate(scan_options.paths)]
     if isinstance(spark, LocalSession):

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from duemq_common.directories import sync_directory
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists
-from spark_reconciliation.state_folder import sync_folder
 from spark_reconciliation.tables.schemas import DAY, TABLES
 
 LOG: Final = "_delta_log"
@@ -155,5 +155,5 @@ def _write(log: Path, number: int, actions: Iterable[Action]) -> None:
         raise UsageError(f"another program has written {target}: run the export again") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    sync_folder(log)
-    sync_folder(log.parent)
+    sync_directory(log)
+    sync_directory(log.parent)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_reconciliation.state_folder import sync_folder
+from duemq_common.directories import sync_directory
 from spark_reconciliation.tables.schemas import DAY, TABLES
 from spark_reconciliation.tables.state import FOLDER
 
@@ -180,7 +180,7 @@ def sync_folders(folders: Iterable[Path], top: Path) -> None:
     for folder in tuple(names):
         names.update(each for each in folder.parents if each == top or top in each.parents)
     for folder in sorted(names, reverse=True):  # files before the folders that name them
-        sync_folder(folder)
+        sync_directory(folder)
 
 
 def clear_staging(out: Path) -> None:

@@ -61,6 +61,7 @@ ROLES: Final = frozenset(
         Role.CANDIDATE,
     }
 )
+PRECISION_MS: Final = 1_000  # timerPrecisionMs of a store
 SENT: Final = (Role.DELIVERY, Role.CANDIDATE)
 DECIDING: Final = (*COPY_ROLES, Role.QUARANTINE, Role.MARK, Role.DECISION, Role.MARKER)
 TOPIC_PREFIX: Final = r"^[%|A-Za-z0-9_-]+\+"
@@ -75,17 +76,14 @@ class TableRows:
 
     Args:
         earlier: Lookup of records that the log no longer has.
-        precision_ms: timerPrecisionMs of the store.
     Attributes:
         findings: Unreadable ranges in the segments that were read.
         first_offset, last_offset: First and last record of these segments; None without records.
     """
 
-    def __init__(
-        self, log: ExportedLog, earlier: Earlier | None = None, precision_ms: int = 1_000
-    ) -> None:
-        self._log, self._precision_ms = log, precision_ms
-        self._columns = MessageColumns(READ, precision_ms, ROLES, log.progress)
+    def __init__(self, log: ExportedLog, earlier: Earlier | None = None) -> None:
+        self._log = log
+        self._columns = MessageColumns(READ, PRECISION_MS, ROLES, log.progress)
         self._bodies = MessageColumns(("body",), check=False)
         self._pop_columns = MessageColumns(("phys_offset", "store_ms", "tags", "body", "out_ms"))
         self._promises = Promises(log, earlier)
@@ -157,7 +155,7 @@ class TableRows:
         is_level = numbers(batch, "level") > 0
         is_timer = (out_ms != NONE) & ~is_level  # a timer that was sent back has a level
         # a delay in the properties counts from the first record, so the slot bounds the time
-        slot_end_ms = out_ms + self._precision_ms
+        slot_end_ms = out_ms + PRECISION_MS
         own_ms = np.where((due_ms > out_ms) & (due_ms <= slot_end_ms), due_ms, slot_end_ms)
         own_ms = np.where(is_timer, own_ms, NONE)
         due_ms = np.where(promised.due_ms != NONE, promised.due_ms, own_ms)

@@ -17,7 +17,7 @@ DAY = "day=1970-01-01"
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     paths = list[Path]()
-    monkeypatch.setattr(output, "sync_folder", paths.append)
+    monkeypatch.setattr(output, "sync_directory", paths.append)
     return paths
 
 
