@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
-from duemq.cli.exits import Exit, fail
+from duemq.cli.confirmation import confirm
+from duemq.cli.exits import Exit
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import is_live, plural, print_json, print_table, progress_bars
@@ -43,21 +43,20 @@ def decide_and_show(
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[DecisionResult]:
-        decisions = PendingDecisions(
-            "" if target.broker else target.namesrv,
-            broker=target.broker,
-            tls=target.tls_context(),
-            credentials=target.credentials(),
-        )
         with progress_bars(shown=is_live() and not target.as_json) as show:
             progress = partial(show, action)
-            async with decisions:
-                return await decisions.decide(
+            async with target.client() as client:
+                return await PendingDecisions(client=client).decide(
                     action, selection, dry_run=dry_run, deliver_ms=deliver_ms, progress=progress
                 )
 
+    def question() -> str:
+        count = sum(result.messages for result in asyncio.run(run(True)))
+        return f"{action} {count:,} pending {plural(count, 'message')} of topic {selection.topic}"
+
     if not (confirmed or dry_run or selection.ids or selection.keys or selection.handles):
-        _confirm(action, selection.topic, lambda: asyncio.run(run(True)))
+        topic = f"{action} --topic {selection.topic}"
+        confirm(question, f"{topic} applies to all pending messages of the topic")
     results = asyncio.run(run(dry_run))
     verdicts = {result.verdict for result in results}
     for result in results:
@@ -76,25 +75,6 @@ def decide_and_show(
         raise SystemExit(int(Exit.REFUSED))
     if verdicts - {"done"}:
         raise SystemExit(int(Exit.FOUND_FAULT))
-
-
-def _confirm(action: str, topic: str, dry_run: Callable[[], list[DecisionResult]]) -> None:
-    """Ask for confirmation before an action on all pending messages of a topic.
-
-    Raises:
-        UsageError: Standard input is not a terminal.
-        SystemExit: The operator declined.
-    """
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{action} --topic {topic} applies to all pending messages of the topic: add --yes, or "
-            "check with --dry-run first"
-        )
-    count = sum(result.messages for result in dry_run())
-    question = f"{action} {count:,} pending {plural(count, 'message')} of topic {topic}? [y/N] "
-    print(question, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        fail("nothing was changed", Exit.FOUND_FAULT)
 
 
 def _row(result: DecisionResult, columns: Sequence[str]) -> tuple[object, ...]:

@@ -97,7 +97,7 @@ async def _reset(
         changes = await admin.reset_offsets(name, topic, to, dry_run=True)
         if not (dry_run or yes):
             effect = f"group reset {name} {topic} changes offsets: {_effect(changes)}"
-            confirm(f"Reset group {name} in topic {topic}: {_effect(changes)}", effect)
+            confirm(lambda: f"Reset group {name} in topic {topic}: {_effect(changes)}", effect)
         if not dry_run:
             changes = await admin.reset_offsets(name, topic, to)
     if target.as_json:

@@ -125,7 +125,7 @@ async def _resend(
             return effects
         if not yes:
             effect = f"{total:,} {plural(total, 'message')}"
-            confirm(f"Send {effect} again", f"the command sends {effect}")
+            confirm(lambda: f"Send {effect} again", f"the command sends {effect}")
         return await _run(admin, search, options, target, len(effects))
 
 

@@ -64,7 +64,8 @@ def delete_schedule(name: str, target: Target, *, dry_run: bool, yes: bool) -> N
         if dry_run:
             _print_dry_run(schedule, effect, target)
             return
-        confirm(f"Delete schedule {name} ({effect})", f"schedule delete {name} deletes {effect}")
+        action = f"Delete schedule {name} ({effect})"
+        confirm(lambda: action, f"schedule delete {name} deletes {effect}")
     change_schedule(name, lambda admin: admin.delete_schedule(name), target)
 
 

@@ -108,7 +108,8 @@ async def delete_confirmed(
         dry_run: Print it, and delete nothing.
     """
     if not (dry_run or yes):
-        confirm(f"Delete {noun} {name} with {effect}", f"{noun} delete {name} deletes {effect}")
+        action = f"Delete {noun} {name} with {effect}"
+        confirm(lambda: action, f"{noun} delete {name} deletes {effect}")
     if not dry_run:
         await delete()
     if target.as_json:
