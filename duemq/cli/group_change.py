@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -70,11 +69,8 @@ def delete_group(
     name: str, target: Target, *, dead_letters: bool, dry_run: bool, yes: bool
 ) -> None:
     """Delete a group after a confirmation; with `dry_run`, print what would be deleted."""
-    asyncio.run(_delete(name, target, dead_letters, dry_run, yes))
 
-
-async def _delete(name: str, target: Target, dead_letters: bool, dry_run: bool, yes: bool) -> None:
-    async with target.admin() as admin:
+    async def run(admin: Admin) -> None:
         effect = await described(admin, name) + (", its dead letters" if dead_letters else "")
         delete = partial(admin.delete_group, name, dead_letters=dead_letters)
         plain = {"group": name, "dead_letters": dead_letters}
@@ -82,24 +78,23 @@ async def _delete(name: str, target: Target, dead_letters: bool, dry_run: bool, 
             "group", name, effect, delete, target, plain, dry_run=dry_run, yes=yes
         )
 
+    target.ask(run)
+
 
 def reset_group(
     name: str, topic: str, to: str, target: Target, *, dry_run: bool, yes: bool
 ) -> None:
     """Reset the offsets of a group after a confirmation, and print them."""
-    asyncio.run(_reset(name, topic, reset_time(to), target, dry_run, yes))
+    time = reset_time(to)
 
-
-async def _reset(
-    name: str, topic: str, to: ResetTo, target: Target, dry_run: bool, yes: bool
-) -> None:
-    async with target.admin() as admin:
-        changes = await admin.reset_offsets(name, topic, to, dry_run=True)
+    async def reset(admin: Admin) -> list[OffsetChange]:
+        changes = await admin.reset_offsets(name, topic, time, dry_run=True)
         if not (dry_run or yes):
             effect = f"group reset {name} {topic} changes offsets: {_effect(changes)}"
             confirm(lambda: f"Reset group {name} in topic {topic}: {_effect(changes)}", effect)
-        if not dry_run:
-            changes = await admin.reset_offsets(name, topic, to)
+        return changes if dry_run else await admin.reset_offsets(name, topic, time)
+
+    changes = target.ask(reset)
     if target.as_json:
         plain = [
             {

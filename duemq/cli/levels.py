@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from duemq.cli.messages import table_time
@@ -36,11 +35,8 @@ OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max"
 
 def show_levels(target: Target, *, is_repeated: bool) -> None:
     """Print the levels of every broker, once or repeatedly."""
-    asyncio.run(_show(target, is_repeated))
 
-
-async def _show(target: Target, is_repeated: bool) -> None:
-    async with target.admin() as admin:
+    async def show_all(admin: Admin) -> None:
         brokers = await admin.masters()
         if is_repeated:
             with refreshing(as_json=target.as_json) as show:
@@ -56,6 +52,8 @@ async def _show(target: Target, is_repeated: bool) -> None:
             print_json(views)
         else:
             console().print(_shown(views))
+
+    target.ask(show_all)
 
 
 async def _fetch(admin: Admin, brokers: list[BrokerMember]) -> list[dict[str, object]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, print_json
 from duemq.client.errors import Refused, Unsupported
 from duemq.net.view_names import REPLICATION_VIEW
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
 
 UNKNOWN = "unknown"
 COLUMNS = ("broker", "#id", "address", "role", "state", "#log end", "#lag bytes", "last error")
@@ -20,7 +22,7 @@ REASONS = ("groupFailure", "refusal", "failure")
 
 def show_replicas(target: Target) -> None:
     """Print the members of every broker group; exit with `UNREACHABLE` if none responds."""
-    views, unreachable = asyncio.run(_fetch(target))
+    views, unreachable = target.ask(_fetch)
     if target.as_json:
         print_json(views)
     else:
@@ -30,26 +32,25 @@ def show_replicas(target: Target) -> None:
         raise SystemExit(int(Exit.UNREACHABLE))
 
 
-async def _fetch(target: Target) -> tuple[list[dict[str, Any]], int]:
+async def _fetch(admin: Admin) -> tuple[list[dict[str, Any]], int]:
     """Return the members, and how many of them do not respond."""
     views, unreachable = list[dict[str, Any]](), 0
-    async with target.admin() as admin:
-        for each in await admin.members():
-            member = {
-                "broker": each.broker_name,
-                "id": each.broker_id,
-                "address": each.address,
-            }
-            try:
-                member |= await admin.view(each.address, REPLICATION_VIEW)
-            except ConnectionError as error:
-                member |= {"failure": str(error)}
-                unreachable += 1
-            except Unsupported:
-                member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
-            except Refused as error:
-                member |= {"failure": error.remark}
-            views.append(member)
+    for each in await admin.members():
+        member = {
+            "broker": each.broker_name,
+            "id": each.broker_id,
+            "address": each.address,
+        }
+        try:
+            member |= await admin.view(each.address, REPLICATION_VIEW)
+        except ConnectionError as error:
+            member |= {"failure": str(error)}
+            unreachable += 1
+        except Unsupported:
+            member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
+        except Refused as error:
+            member |= {"failure": error.remark}
+        views.append(member)
     return views, unreachable
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Collection
 
@@ -100,7 +99,18 @@ def resend_messages(
     Exit code 1: some cannot be sent; 4: some were refused, or it is not known whether they were
     stored.
     """
-    rows = asyncio.run(_resend(search, options, target, dry_run, yes or bool(search.names)))
+
+    async def resend(admin: Admin) -> list[dict[str, str]]:
+        effects = await _run(admin, search, options, target, dry_run=True)
+        total = sum(row["result"] == ResendStatus.WOULD_SEND for row in effects)
+        if dry_run or not total:
+            return effects
+        if not (yes or search.names):
+            effect = f"{total:,} {plural(total, 'message')}"
+            confirm(lambda: f"Send {effect} again", f"the command sends {effect}")
+        return await _run(admin, search, options, target, len(effects))
+
+    rows = target.ask(resend)
     counts = Counter(row["result"] for row in rows)
     if target.as_json:
         print_json({"dry_run": dry_run, "counts": counts, "results": rows})
@@ -112,21 +122,6 @@ def resend_messages(
         raise SystemExit(int(Exit.REFUSED))
     if counts.keys() & FAULTS:
         raise SystemExit(int(Exit.FOUND_FAULT))
-
-
-async def _resend(
-    search: UndeliveredSearch, options: ResendOptions, target: Target, dry_run: bool, yes: bool
-) -> list[dict[str, str]]:
-    """Return the results as plain data; those of a dry run are counted for the confirmation."""
-    async with target.admin() as admin:
-        effects = await _run(admin, search, options, target, dry_run=True)
-        total = sum(row["result"] == ResendStatus.WOULD_SEND for row in effects)
-        if dry_run or not total:
-            return effects
-        if not yes:
-            effect = f"{total:,} {plural(total, 'message')}"
-            confirm(lambda: f"Send {effect} again", f"the command sends {effect}")
-        return await _run(admin, search, options, target, len(effects))
 
 
 async def _run(

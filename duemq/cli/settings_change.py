@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -52,18 +51,8 @@ def change_settings(
     Raises:
         SystemExit: It exists with other settings, and `update` is False.
     """
-    asyncio.run(_change(kind, name, brokers, target, update, dry_run))
 
-
-async def _change(
-    kind: SettingsKind[Settings],
-    name: str,
-    brokers: Sequence[str],
-    target: Target,
-    update: bool,
-    dry_run: bool,
-) -> None:
-    async with target.admin() as admin:
+    async def change(admin: Admin) -> list[tuple[str, str, Settings]]:
         plan: list[tuple[str, str, Settings]] = []
         for master in await admin.masters(brokers):
             former = await kind.read(admin, master.address, name)
@@ -80,6 +69,9 @@ async def _change(
             if not target.as_json:
                 text = f"would be {result}" if dry_run and result != SAME else result
                 print(printable(f"{broker}: {name} {text}: {kind.text(value)}"))
+        return plan
+
+    plan = target.ask(change)
     if target.as_json:
         results = [
             {"broker": broker, "result": result, **kind.plain(value)}

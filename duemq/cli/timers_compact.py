@@ -28,7 +28,7 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
 
     Exit code 4: a broker refused, for example for lack of disk space.
     """
-    responses = asyncio.run(_compact(target, dry_run))
+    responses = target.ask(lambda admin: _compact(admin, dry_run))
     if target.as_json:
         print_json({"dry_run": dry_run, "brokers": responses})
     else:
@@ -41,14 +41,13 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
         raise SystemExit(int(Exit.REFUSED))
 
 
-async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
-    async with target.admin() as admin:
-        responses = []
-        for broker in await admin.masters():
-            response = await _fetch(admin, broker.address, dry_run)
-            if response["started"]:
-                response |= await _wait_until_finished(admin, broker.address)
-            responses.append({"broker": broker.name, **response})
+async def _compact(admin: Admin, dry_run: bool) -> list[dict[str, Any]]:
+    responses = []
+    for broker in await admin.masters():
+        response = await _fetch(admin, broker.address, dry_run)
+        if response["started"]:
+            response |= await _wait_until_finished(admin, broker.address)
+        responses.append({"broker": broker.name, **response})
     return responses
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
@@ -12,6 +11,9 @@ from duemq.cli.times import parse_time
 from duemq.net.view_names import TIMERS_FORECAST_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
+
+if TYPE_CHECKING:
+    from duemq.client.admin import Admin
 
 UNITS = {"minute": (60_000, 60), "hour": (3_600_000, 48), "day": (86_400_000, 31)}
 COUNT_MAX = 10_000
@@ -35,29 +37,28 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
         "width_ms": width_ms,
         "count": count or usual,
     }
-    forecast = asyncio.run(_fetch(target, arguments))
+    forecast = target.ask(lambda admin: _fetch(admin, arguments))
     if target.as_json:
         print_json(forecast)
     else:
         print_forecast(forecast)
 
 
-async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]:
+async def _fetch(admin: Admin, arguments: dict[str, int]) -> dict[str, object]:
     """Return the sum over all brokers; a broker may respond in several pieces."""
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
-    async with target.admin() as admin:
-        for broker in await admin.masters():
-            view = await admin.view(broker.address, TIMERS_FORECAST_VIEW, **arguments)
-            sums["pending"] += view["pending"]
-            while True:
-                counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
-                sums["before"] += view["before"]
-                sums["later"] += view["later"]
-                if view["pos"] is None:
-                    break
-                view = await admin.view(
-                    broker.address, TIMERS_FORECAST_VIEW, **arguments, pos=view["pos"]
-                )
+    for broker in await admin.masters():
+        view = await admin.view(broker.address, TIMERS_FORECAST_VIEW, **arguments)
+        sums["pending"] += view["pending"]
+        while True:
+            counts = [a + b for a, b in zip(counts, view["counts"], strict=True)]
+            sums["before"] += view["before"]
+            sums["later"] += view["later"]
+            if view["pos"] is None:
+                break
+            view = await admin.view(
+                broker.address, TIMERS_FORECAST_VIEW, **arguments, pos=view["pos"]
+            )
     return {**arguments, **sums, "counts": counts}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from duemq.cli.exits import Exit, fail
@@ -32,7 +31,7 @@ def _fields(selection: TimerSelection, now_ms: int) -> dict[str, object]:
 def list_timers(selection: TimerSelection, target: Target) -> None:
     """Print one page."""
     now_ms = SystemClock().now_ms()
-    shown, more, damage = asyncio.run(_collect(selection, _fields(selection, now_ms), target))
+    shown, more, damage = target.ask(lambda admin: _collect(admin, selection, now_ms))
     if target.as_json:
         print_json(
             {
@@ -56,21 +55,20 @@ def list_timers(selection: TimerSelection, target: Target) -> None:
 
 
 async def _collect(
-    selection: TimerSelection, fields: dict[str, object], target: Target
+    admin: Admin, selection: TimerSelection, now_ms: int
 ) -> tuple[list[dict[str, object]], bool, list[str]]:
     """Return (timers of the page, whether there are more, damage) of all brokers."""
-    before = (selection.page - 1) * selection.limit
-    async with target.admin() as admin:
-        brokers = await admin.masters()
-        skip = before if len(brokers) == 1 else 0
-        timers: list[dict[str, object]] = []
-        damage: list[str] = []
-        for broker in brokers:
-            part, faults = await _fetch(
-                admin, broker.address, fields, skip, before + selection.limit + 1 - skip
-            )
-            timers += [{"broker": broker.name, **timer} for timer in part]
-            damage += faults
+    before, fields = (selection.page - 1) * selection.limit, _fields(selection, now_ms)
+    brokers = await admin.masters()
+    skip = before if len(brokers) == 1 else 0
+    timers: list[dict[str, object]] = []
+    damage: list[str] = []
+    for broker in brokers:
+        part, faults = await _fetch(
+            admin, broker.address, fields, skip, before + selection.limit + 1 - skip
+        )
+        timers += [{"broker": broker.name, **timer} for timer in part]
+        damage += faults
     timers.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
     timers = timers[before - skip :]
     return timers[: selection.limit], len(timers) > selection.limit, damage

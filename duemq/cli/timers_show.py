@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from duemq.cli.messages import table_time
@@ -39,26 +38,24 @@ LIST_OPTIONAL = ("#bytes", "#log offset", "#queue", "#due in")
 def show_summary(target: Target) -> None:
     """Print the timers of every broker."""
 
-    async def show() -> None:
-        async with target.admin() as admin:
-            views = await _fetch(admin, await admin.masters())
-        if target.as_json:
-            print_json(views)
-            return
-        for view in views:
-            console().print(summary_of(view))
+    async def fetch(admin: Admin) -> list[View]:
+        return await _fetch(admin, await admin.masters())
 
-    asyncio.run(show())
+    views = target.ask(fetch)
+    if target.as_json:
+        print_json(views)
+        return
+    for view in views:
+        console().print(summary_of(view))
 
 
 def follow_timers(target: Target, *, count: int) -> None:
     """Print the summary and the next due timers repeatedly."""
 
-    async def follow() -> None:
-        async with target.admin() as admin:
-            await _follow(admin, await admin.masters(), count, target.as_json)
+    async def follow(admin: Admin) -> None:
+        await _follow(admin, await admin.masters(), count, target.as_json)
 
-    asyncio.run(follow())
+    target.ask(follow)
 
 
 async def _follow(admin: Admin, brokers: list[BrokerMember], count: int, as_json: bool) -> None:

@@ -69,11 +69,8 @@ class Overview:
 
 def show_top(target: Target, *, once: bool) -> None:
     """Show the state of the brokers, once or until Ctrl-C."""
-    asyncio.run(_show(target, once))
 
-
-async def _show(target: Target, once: bool) -> None:
-    async with target.admin() as admin:
+    async def show_all(admin: Admin) -> None:
         if once:
             overview = await _overview(admin)
             if target.as_json:
@@ -90,6 +87,8 @@ async def _show(target: Target, once: bool) -> None:
                 lambda overview: show(asdict(overview) if target.as_json else _shown(overview)),
                 interval_s=INTERVAL_S,
             )
+
+    target.ask(show_all)
 
 
 async def _overview(admin: Admin) -> Overview:

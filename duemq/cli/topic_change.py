@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -75,11 +74,8 @@ def changed(settings: TopicSettings, options: TopicOptions) -> TopicSettings:
 
 def delete_topic(name: str, target: Target, *, dry_run: bool, yes: bool) -> None:
     """Delete a topic after a confirmation; with `dry_run`, print what would be deleted."""
-    asyncio.run(_delete(name, target, dry_run, yes))
 
-
-async def _delete(name: str, target: Target, dry_run: bool, yes: bool) -> None:
-    async with target.admin() as admin:
+    async def run(admin: Admin) -> None:
         state = await admin.topic(name)
         pending = await _pending(admin, name)
         delete = partial(admin.delete_topic, name)
@@ -88,6 +84,8 @@ async def _delete(name: str, target: Target, dry_run: bool, yes: bool) -> None:
         await delete_confirmed(
             "topic", name, effect, delete, target, plain, dry_run=dry_run, yes=yes
         )
+
+    target.ask(run)
 
 
 async def _pending(admin: Admin, name: str) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -24,9 +25,8 @@ class FakeTarget:
     def __init__(self, *views: dict[str, Any] | None) -> None:
         self._views = list(views)
 
-    @asynccontextmanager
-    async def admin(self) -> AsyncIterator[FakeTarget]:
-        yield self
+    def ask(self, work: Callable[[FakeTarget], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(work(self))
 
     async def members(self) -> list[BrokerMember]:
         return [
