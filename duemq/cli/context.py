@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from duemq.cli.command import command
@@ -50,20 +51,19 @@ def add(
         raise UsageError("give the servers of the context: either --namesrv or --broker")
     if bool(access_key) != (secret_file is not None):
         raise UsageError("give both --access-key and --secret-file, or neither")
-    options: ContextOptions = {
-        "namesrv": namesrv,
-        "broker": broker,
-        "tls": tls,
-        "tls_ca": _absolute(tls_ca),
-        "tls_cert": _absolute(tls_cert),
-        "access_key": access_key,
-        "secret_file": _absolute(secret_file),
-    }
     Target(namesrv=namesrv, broker=broker).admin()  # checks the addresses
     contexts = read_contexts()
     if name in contexts.by_name and not replace:
         raise UsageError(f"context {name} exists: change it with --replace")
-    contexts.by_name[name] = {key: value for key, value in options.items() if value}
+    contexts.by_name[name] = ContextOptions(
+        namesrv=namesrv,
+        broker=broker,
+        tls=tls,
+        tls_ca=_absolute(tls_ca),
+        tls_cert=_absolute(tls_cert),
+        access_key=access_key,
+        secret_file=_absolute(secret_file),
+    )
     contexts.current = contexts.current or name
     contexts.save()
     print(printable(f"context {name} added; the current one is {contexts.current}"))
@@ -78,16 +78,16 @@ def list_contexts(as_json: AsJson = False) -> None:
     """Show the contexts; an asterisk marks the current one."""
     contexts = read_contexts()
     if as_json:
-        print_json({"current": contexts.current, "contexts": contexts.by_name})
+        print_json(msgspec.to_builtins(contexts))
         return
     rows = [
         (
             "*" if name == contexts.current else "",
             name,
-            options.get("broker") or options.get("namesrv", ""),
-            "yes" if options.keys() & {"tls", "tls_ca", "tls_cert"} else "",
-            options.get("access_key", ""),
-            options.get("secret_file", ""),
+            options.broker or options.namesrv,
+            "yes" if options.tls or options.tls_ca or options.tls_cert else "",
+            options.access_key,
+            options.secret_file,
         )
         for name, options in sorted(contexts.by_name.items())
     ]

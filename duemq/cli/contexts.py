@@ -8,41 +8,40 @@ and no secrets; only the user can read it.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+from msgspec import Struct, field
+
+from duemq.auth.secret_file import write_secrets
 from duemq_common.errors import UsageError
 
-FILE_MODE: Final = 0o600
-OPTIONS: Final[Mapping[str, type]] = {
-    "namesrv": str,
-    "broker": str,
-    "tls": bool,
-    "tls_ca": str,
-    "tls_cert": str,
-    "access_key": str,
-    "secret_file": str,
-}
-"""Options of a context, as `Target` names them."""
 SERVERS: Final = ("namesrv", "broker")
-ContextOptions = dict[str, str | bool]
 
 
-@dataclass(slots=True)
-class Contexts:
-    """Contexts of a file.
+class ContextOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Options of a context, as `Target` names them; those that it does not have are empty."""
+
+    namesrv: str = ""
+    broker: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    access_key: str = ""
+    secret_file: str = ""
+
+
+class Contexts(Struct, kw_only=True):
+    """Contexts of the file.
 
     Attributes:
         current: Name of the context that commands use; empty: none.
     """
 
-    path: Path
     current: str = ""
-    by_name: dict[str, ContextOptions] = field(default_factory=dict)
+    by_name: dict[str, ContextOptions] = field(name="contexts")
 
     def get(self, name: str) -> ContextOptions:
         """Return the options of a context.
@@ -61,16 +60,11 @@ class Contexts:
         Raises:
             UsageError: The file cannot be written.
         """
-        text = json.dumps({"current": self.current, "contexts": self.by_name}, indent=2) + "\n"
-        written = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        path = contexts_path()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-            written.replace(self.path)
+            write_secrets(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def contexts_path() -> Path:
@@ -103,32 +97,18 @@ def read_contexts() -> Contexts:
     """
     path = contexts_path()
     try:
-        text = path.read_text()
+        return msgspec.json.decode(path.read_bytes(), type=Contexts)
     except (FileNotFoundError, NotADirectoryError):
-        return Contexts(path)
+        return Contexts(by_name={})
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        value = json.loads(text)
-        contexts = {str(name): _options(each) for name, each in value["contexts"].items()}
-        return Contexts(path, str(value.get("current", "")), contexts)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except msgspec.DecodeError as error:
         reason = f"{path} is not a file of contexts ({error}): repair or remove it"
         raise UsageError(reason) from error
 
 
-def _options(value: Mapping[str, object]) -> ContextOptions:
-    options: ContextOptions = {}
-    for name, each in value.items():
-        kind = OPTIONS.get(name)
-        if kind is None or not isinstance(each, str | bool) or not isinstance(each, kind):
-            raise ValueError(f"option {name}={each!r} is not known")
-        options[name] = each
-    return options
-
-
-def options_of(name: str, *, with_servers: bool) -> ContextOptions:
-    """Return the options of a context for a command.
+def options_of(name: str, *, with_servers: bool) -> dict[str, str | bool]:
+    """Return the options of a context for a command, without empty ones.
 
     Args:
         name: Context; empty: the current one, if the command names no servers.
@@ -140,5 +120,5 @@ def options_of(name: str, *, with_servers: bool) -> ContextOptions:
         return {}
     contexts = read_contexts()
     name = name or contexts.current
-    options = contexts.get(name) if name else {}
+    options = msgspec.to_builtins(contexts.get(name)) if name else {}
     return {key: value for key, value in options.items() if not with_servers or key not in SERVERS}

@@ -25,7 +25,7 @@ TURN_MESSAGES: Final = 128  # messages of one worker before other tasks run
 UNEXPECTED_S: Final = 5.0  # delay of a retry that failed in an unexpected way
 
 RetryLater = Callable[[ProcessQueue, list[ReceivedMessage], Retry], Awaitable[None]]
-"""Retries messages later; they are not handled until it has called `HandlerPool.done`."""
+"""Retries messages later; they are not handled until it has called `FlowLimits.done`."""
 
 
 class HandlerPool:
@@ -90,10 +90,6 @@ class HandlerPool:
         if not queue.stopped:
             queue.backlog.extendleft(reversed(messages))
             self.schedule(queue)
-
-    def done(self, queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Note that messages are handled."""
-        self._limits.done(queue, messages)
 
     async def run_handler(
         self, messages: list[ReceivedMessage], subscription: TopicSubscription | None

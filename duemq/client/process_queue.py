@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+from duemq.client.filters import Filter
 from duemq.client.message import MessageQueue, ReceivedMessage
 from duemq.client.subscriptions import ConsumerSettings, TopicSubscription
 
@@ -54,6 +55,11 @@ class ProcessQueue:
         self.pulling: asyncio.Task[object] | None = None
         self._room: asyncio.Future[None] | None = None
         self._idle: asyncio.Event | None = None  # there is one while `idle` waits
+
+    @property
+    def only(self) -> Filter:
+        """Filter of the messages; all of a retry topic."""
+        return self.subscription.only if self.subscription is not None else Filter()
 
     def lowest(self) -> int:
         """Return the lowest offset that is not handled: the one to commit."""

@@ -12,7 +12,7 @@ import msgspec
 
 from duemq.client.client import Client
 from duemq.client.errors import ClientError, NoRoute, Refused
-from duemq.client.filters import ALL, TAG, Filter
+from duemq.client.filters import TAG
 from duemq.client.handlers import HandlerPool
 from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.pull_consumer import PULL_BYTES_MAX, PULL_COUNT, PULLED, SUSPEND, pulled
@@ -128,9 +128,7 @@ class QueuePulls:
         response = await connection.call(request, self._poll_s + TIMEOUT_S)
         if response.code not in PULLED:
             raise client.refusal(response, address, RequestCode.PULL_MESSAGE)
-        subscription = queue.subscription
-        only = subscription.only if subscription is not None else Filter()
-        result = pulled(response, queue.queue, only, queue.next_offset)
+        result = pulled(response, queue.queue, queue.only, queue.next_offset)
         if queue.stopped:
             return
         queue.broker_id = int((response.fields or {}).get("suggestWhichBrokerId", 0))
@@ -146,7 +144,6 @@ class QueuePulls:
 
     def _fields(self, queue: ProcessQueue) -> dict[str, str]:
         subscription = queue.subscription
-        only = subscription.only if subscription is not None else Filter()
         return {
             "consumerGroup": self._group,
             "topic": queue.queue.topic,
@@ -156,8 +153,8 @@ class QueuePulls:
             "sysFlag": str(SUSPEND),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(int(self._poll_s * 1_000)),
-            "subscription": only.expression if subscription is not None else ALL,
+            "subscription": queue.only.expression,
             "subVersion": str(subscription.version if subscription is not None else 0),
-            "expressionType": only.kind if subscription is not None else TAG,
+            "expressionType": queue.only.kind,
             "maxMsgBytes": str(PULL_BYTES_MAX),
         }

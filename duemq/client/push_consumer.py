@@ -204,7 +204,7 @@ class PushConsumer(ClientRole):
         """Retry messages whose handler failed: in place if ordered, else through the broker."""
         if self.settings.is_broadcast and not self.settings.ordered:
             log.warning("%d messages of a broadcast are not retried", len(messages))
-            self._pool.done(queue, messages)
+            self._limits.done(queue, messages)
             return
         level = retry.level
         if self.settings.ordered:
@@ -221,7 +221,7 @@ class PushConsumer(ClientRole):
                 log.warning("%r is retried in this process: %s", message, error)
                 self._repeat(queue, [message], LOCAL_RETRY_S)
             else:
-                self._pool.done(queue, [message])
+                self._limits.done(queue, [message])
 
     def _repeat(self, queue: ProcessQueue, messages: list[ReceivedMessage], delay_s: float) -> None:
         """Handle messages once more after a delay; in order, nothing else of the queue before."""

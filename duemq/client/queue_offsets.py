@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -21,18 +20,6 @@ from duemq_common.log_lines import FailureLog
 from duemq_common.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
-
-
-class QueueOffsets(Protocol):
-    """Committed offsets of the queues of a group."""
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset; None: there is none."""
-        ...
-
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
-        """Commit offsets; return the queues for which it succeeded."""
-        ...
 
 
 class BrokerOffsets:
@@ -104,6 +91,10 @@ class LocalOffsets:
         ]
         await asyncio.to_thread(_write, self._path, json.dumps(rows))
         return set(offsets)
+
+
+QueueOffsets = BrokerOffsets | LocalOffsets
+"""Committed offsets of the queues of a group."""
 
 
 def _write(path: Path, text: str) -> None:

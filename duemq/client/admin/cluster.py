@@ -93,11 +93,7 @@ class ClusterAdmin(ClientRole):
         """
         if self.client.broker:
             return [BrokerMember("", self.client.broker_name, None, self.client.broker)]
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        response = await self.client.ask_namesrv(code)
-        if response.code != ResponseCode.SUCCESS:
-            raise self.client.refusal(response, "", code)
-        groups = parsed(response, _ClusterInfo).broker_addr_table
+        groups = converted(await self.client.cluster_info(), _ClusterInfo).broker_addr_table
         return [
             BrokerMember(group.cluster, name, int(broker_id), address)
             for name, group in sorted(groups.items())
