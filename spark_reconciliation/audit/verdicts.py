@@ -126,15 +126,11 @@ class AuditSurvey:
         for frame in self.cached:
             frame.unpersist()
 
-    def others(self, plain: DataFrame) -> DataFrame:
-        """Return the rows whose `key` is not that of a message with a rare record."""
-        if self.touched is None:
-            return plain
-        return plain.join(self.touched, "key", "left_anti")
-
     def histories(self, plain: DataFrame) -> DataFrame:
         """Return `HISTORY` of plain messages, and of all messages with rare records."""
-        histories = plain_message_histories(self.others(plain))
+        if self.touched is not None:
+            plain = plain.join(self.touched, "key", "left_anti")
+        histories = plain_message_histories(plain)
         return (
             histories
             if self.events is None

@@ -204,8 +204,11 @@ def _run_audit(spark: SparkSession, request: AuditRequest, clock: Clock) -> Summ
         proofs = run_proofs(spark, request.stores, verdicts, tables, out=request.out)
         summary = replace(summary, outside=proofs)
     if request.report is not None:
+        from spark_reconciliation.report.page import html_report
+
         phases.begin(REPORT)
-        page = _page(spark, request, verdicts, summary, clock.now_ms())
+        pages = pages_of(spark, request, verdicts)
+        page = html_report(summary, stores=request.stores, pages=pages, at_ms=clock.now_ms())
         write_whole(request.report, page)
     verdicts.unpersist()
     return summary
@@ -244,16 +247,6 @@ def at_present(request: AuditRequest, clock: Clock) -> AuditRequest:
 def _is_open(store: str) -> bool:
     path = store.removeprefix("file://")
     return "://" not in path and is_locked(Path(path))
-
-
-def _page(
-    spark: SparkSession, request: AuditRequest, verdicts: DataFrame, summary: Summary, now_ms: int
-) -> str:
-    from spark_reconciliation.report.page import html_report
-
-    return html_report(
-        summary, stores=request.stores, pages=pages_of(spark, request, verdicts), at_ms=now_ms
-    )
 
 
 def pages_of(spark: SparkSession, request: AuditRequest, verdicts: DataFrame) -> Pages:

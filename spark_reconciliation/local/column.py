@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 TYPES: Final = {
@@ -16,6 +16,19 @@ TYPES: Final = {
     "timestamp_ntz": "TIMESTAMP",
 }
 """Types of Spark that occur in casts."""
+
+
+Operator = Callable[["SqlColumn", object], "SqlColumn"]
+
+
+def _binary(operator: str) -> Operator:
+    """Return an operator whose left side is the column."""
+    return lambda self, other: SqlColumn(f"({self.sql} {operator} {literal(other)})")
+
+
+def _reflected(operator: str) -> Operator:
+    """Return an operator whose right side is the column."""
+    return lambda self, other: SqlColumn(f"({literal(other)} {operator} {self.sql})")
 
 
 class SqlColumn:
@@ -39,59 +52,27 @@ class SqlColumn:
     def try_cast(self, kind: str) -> SqlColumn:
         return SqlColumn(f"TRY_CAST({self.sql} AS {TYPES[kind]})", self.name)
 
-    def _with(self, operator: str, other: object) -> SqlColumn:
-        return SqlColumn(f"({self.sql} {operator} {literal(other)})")
-
-    def _after(self, operator: str, other: object) -> SqlColumn:
-        return SqlColumn(f"({literal(other)} {operator} {self.sql})")
-
-    def __eq__(self, other: object) -> SqlColumn:  # type: ignore[override]
-        return self._with("=", other)
-
-    def __ne__(self, other: object) -> SqlColumn:  # type: ignore[override]
-        return self._with("<>", other)
-
-    def __lt__(self, other: object) -> SqlColumn:
-        return self._with("<", other)
-
-    def __le__(self, other: object) -> SqlColumn:
-        return self._with("<=", other)
-
-    def __gt__(self, other: object) -> SqlColumn:
-        return self._with(">", other)
-
-    def __ge__(self, other: object) -> SqlColumn:
-        return self._with(">=", other)
-
-    def __add__(self, other: object) -> SqlColumn:
-        return self._with("+", other)
-
-    def __radd__(self, other: object) -> SqlColumn:
-        return self._after("+", other)
-
-    def __sub__(self, other: object) -> SqlColumn:
-        return self._with("-", other)
-
-    def __rsub__(self, other: object) -> SqlColumn:
-        return self._after("-", other)
-
-    def __mul__(self, other: object) -> SqlColumn:
-        return self._with("*", other)
-
-    def __rmul__(self, other: object) -> SqlColumn:
-        return self._after("*", other)
-
-    def __truediv__(self, other: object) -> SqlColumn:
-        return self._with("/", other)
+    __eq__ = _binary("=")  # type: ignore[assignment]
+    __ne__ = _binary("<>")  # type: ignore[assignment]
+    __lt__ = _binary("<")
+    __le__ = _binary("<=")
+    __gt__ = _binary(">")
+    __ge__ = _binary(">=")
+    __add__ = _binary("+")
+    __radd__ = _reflected("+")
+    __sub__ = _binary("-")
+    __rsub__ = _reflected("-")
+    __mul__ = _binary("*")
+    __rmul__ = _reflected("*")
+    __truediv__ = _binary("/")
+    __and__ = _binary("AND")
+    __or__ = _binary("OR")
+    bitwiseAND = _binary("&")
+    bitwiseOR = _binary("|")
+    eqNullSafe = _binary("IS NOT DISTINCT FROM")
 
     def __neg__(self) -> SqlColumn:
         return SqlColumn(f"(-{self.sql})")
-
-    def __and__(self, other: object) -> SqlColumn:
-        return self._with("AND", other)
-
-    def __or__(self, other: object) -> SqlColumn:
-        return self._with("OR", other)
 
     def __invert__(self) -> SqlColumn:
         return SqlColumn(f"(NOT {self.sql})")
@@ -103,17 +84,8 @@ class SqlColumn:
     def __bool__(self) -> bool:
         raise ValueError("an expression has no truth value: use & and |")
 
-    def bitwiseAND(self, other: object) -> SqlColumn:
-        return self._with("&", other)
-
-    def bitwiseOR(self, other: object) -> SqlColumn:
-        return self._with("|", other)
-
     def bitwiseXOR(self, other: object) -> SqlColumn:
         return SqlColumn(f"xor({self.sql}, {literal(other)})")
-
-    def eqNullSafe(self, other: object) -> SqlColumn:
-        return self._with("IS NOT DISTINCT FROM", other)
 
     def isNull(self) -> SqlColumn:
         return SqlColumn(f"({self.sql} IS NULL)")

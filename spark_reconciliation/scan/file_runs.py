@@ -85,17 +85,15 @@ class RunScan(RecordScan):
 
     def paths_of(self, rows: Rows) -> pa.Array:
         """Return the file of each row."""
-        numbers, inverse = np.unique(self._file_numbers(rows), return_inverse=True)
         folder, size = self.segment.path.rpartition("/")[0], self.segment.size
+        files = (rows["phys_offset"] - self.base) // size
+        numbers, inverse = np.unique(files, return_inverse=True)
         names = [f"{folder}/{self.base + number * size:020d}" for number in numbers.tolist()]
         return pa.array(names, pa.string()).take(pa.array(inverse))
 
     def positions_of(self, rows: Rows) -> pa.Array:
         """Return the position of each row in its file."""
         return pa.array((rows["phys_offset"] - self.base) % self.segment.size)
-
-    def _file_numbers(self, rows: Rows) -> np.ndarray:
-        return np.asarray((rows["phys_offset"] - self.base) // self.segment.size)
 
 
 def scans_of(

@@ -127,8 +127,7 @@ class RecordScan:
             )
             inside = int(np.searchsorted(out["phys_offset"][:count], self.base + end))
             if inside:
-                self._name_topics(out[:inside])
-                yield out[:inside]
+                yield self.named(out[:inside])
             if inside < count:
                 pos = int(out[inside]["phys_offset"]) - self.base
                 break
@@ -186,18 +185,14 @@ class RecordScan:
             )
             self._find(part.end, abs(own_pos - other), "seam", text)
 
-    def _name_topics(self, rows: Rows) -> None:
-        """Assign indexes to new topics, in one pass over all rows."""
+    def named(self, rows: Rows) -> Rows:
+        """Return rows of `data` with the indexes of their topics; a new topic takes one pass."""
         while (unknown := rows["topic_index"] < 0).any():
             row = rows[int(np.argmax(unknown))]
             pos = int(row["phys_offset"]) - self.base + int(row["topic_pos"])
             name = self.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
             row["topic_index"] = self.topics.add(_shortened(name))
             name_rows(self.data, self.base, rows, self.topics.arrays)
-
-    def named(self, rows: Rows) -> Rows:
-        """Return rows of `data` with the indexes of their topics."""
-        self._name_topics(rows)
         return rows
 
     def paths_of(self, rows: Rows) -> pa.Array:

@@ -6,7 +6,8 @@ chunk of records.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ KINDS: Final = {
 """Topics with other records than deliveries."""
 HALVES: Final = (HALF_TOPIC, ROCKSDB_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
 COPY_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
+Number = TypeVar("Number", bound=np.generic)
 
 
 class ScannedTopics(TopicTable):
@@ -52,20 +54,34 @@ class ScannedTopics(TopicTable):
     @property
     def kinds(self) -> npt.NDArray[np.int8]:
         """(n,) KIND_* of each topic, see KINDS; 0: any other."""
-        new = range(self._kinds.size, len(self))
-        if new:
-            kinds = [KINDS.get(self.name(index), kernels.KIND_OTHER) for index in new]
-            self._kinds = np.concatenate([self._kinds, np.array(kinds, np.int8)])
+        self._kinds = self._grown(self._kinds, lambda name: KINDS.get(name, kernels.KIND_OTHER))
         return self._kinds
 
     @property
     def hashes(self) -> Words:
         """(n,) hash of the name of each topic."""
-        new = range(self._hashes.size, len(self))
-        if new:
-            hashes = [hash_text(self.name(index).encode()) for index in new]
-            self._hashes = np.concatenate([self._hashes, np.array(hashes, np.uint64)])
+        self._hashes = self._grown(self._hashes, lambda name: hash_text(name.encode()))
         return self._hashes
+
+    @property
+    def have_copies(self) -> Mask:
+        """(n,) whether each topic has copies of messages of other topics: half messages, retries
+        and dead letters, which keep the properties of the message.
+        """
+        self._have_copies = self._grown(self._have_copies, _has_copies)
+        return self._have_copies
+
+    def _grown(
+        self, facts: npt.NDArray[Number], fact: Callable[[str], object]
+    ) -> npt.NDArray[Number]:
+        """Return facts of all topics.
+
+        Args:
+            facts: (m,) facts of the first topics.
+            fact: Returns the fact of a name.
+        """
+        new = [fact(self.name(index)) for index in range(facts.size, len(self))]
+        return np.concatenate([facts, np.array(new, facts.dtype)]) if new else facts
 
     @property
     def texts(self) -> pa.Array:
@@ -76,14 +92,6 @@ class ScannedTopics(TopicTable):
             self._texts = pa.concat_arrays([self._texts, names])
         return self._texts
 
-    @property
-    def have_copies(self) -> Mask:
-        """(n,) whether each topic has copies of messages of other topics: half messages, retries
-        and dead letters, which keep the properties of the message.
-        """
-        new = range(self._have_copies.size, len(self))
-        if new:
-            names = [self.name(index) for index in new]
-            flags = [name in HALVES or name.startswith(COPY_PREFIXES) for name in names]
-            self._have_copies = np.concatenate([self._have_copies, np.array(flags, np.bool_)])
-        return self._have_copies
+
+def _has_copies(name: str) -> bool:
+    return name in HALVES or name.startswith(COPY_PREFIXES)

@@ -33,7 +33,7 @@ effect without this restriction.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from duemq_common.errors import UsageError
@@ -55,14 +55,6 @@ class StoreSource(DataSource):
         """Return all columns of the table."""
         return schema_of(parse_options(self.options).table)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns of `schema`.
-
-        Raises:
-            UsageError: A column does not exist, or has another type.
-        """
-        return self._reader(schema)
-
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of the log as it grows.
 
@@ -72,9 +64,14 @@ class StoreSource(DataSource):
         options = parse_options(self.options)
         if options.table != "messages":
             raise UsageError(f"only the table messages can be streamed, not {options.table}")
-        return StoreStreamReader(options, self._reader(schema))
+        return StoreStreamReader(options, self.reader(schema))
 
-    def _reader(self, schema: StructType) -> SparkStoreReader:
+    def reader(self, schema: StructType) -> SparkStoreReader:
+        """Return a reader of the columns of `schema`.
+
+        Raises:
+            UsageError: A column does not exist, or has another type.
+        """
         options = parse_options(self.options)
         kinds = dict(TABLES[options.table])
         for field in schema.fields:
