@@ -9,8 +9,7 @@ import typer
 
 from duemq.cli.command import command, expanded
 from duemq.cli.groups import group
-from duemq.cli.options import Configuration, DryRun, From, Target, TimerSelection
-from duemq.cli.timers_decide import add_commands
+from duemq.cli.options import Configuration, DryRun, From, Selection, Target, TimerSelection
 from duemq_common.errors import UsageError
 
 timers_app = group(no_args_is_help=False)
@@ -71,7 +70,37 @@ def list_pending(*, selection: TimerSelection, target: Target) -> None:
     list_timers(selection, target)
 
 
-add_commands(timers_app)
+@command(timers_app, example="timers cancel --key order-17")
+def cancel(selection: Selection, target: Target) -> None:
+    """Cancel pending messages. Exit code 1: some were not pending; 4: some were refused."""
+    from duemq.cli.timers_decide import decide
+
+    decide("cancel", selection, target)
+
+
+@command(timers_app, example="timers move --id 7F00000100002A9F0000000000000000 --at +2h")
+def move(
+    *,
+    selection: Selection,
+    at_time: Annotated[
+        str, typer.Option("--at", metavar="TIME", help="The new time: 2026-11-22T10:00, +2h, or ms")
+    ] = "",
+    target: Target,
+) -> None:
+    """Move pending messages to another time. Exit code 1: some not pending; 4: some refused."""
+    from duemq.cli.timers_decide import decide
+
+    if not at_time:
+        raise UsageError("no time given: add --at, for example --at +2h")
+    decide("move", selection, target, at_time=at_time)
+
+
+@command(timers_app, example="timers fire --topic orders --to +5m --dry-run")
+def fire(selection: Selection, target: Target) -> None:
+    """Deliver pending messages now. Exit code 1: some were not pending; 4: some were refused."""
+    from duemq.cli.timers_decide import decide
+
+    decide("fire", selection, target)
 
 
 @command(timers_app, example="timers compact --dry-run")

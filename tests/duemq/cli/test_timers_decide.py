@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from duemq.cli.decide import decide_and_show
-from duemq.cli.options import Target
+from duemq.cli.options import Selection, Target
 from duemq.cli.timers import timers_app
+from duemq.cli.timers_decide import decide
 from duemq.client.decisions import MessageSelection, PendingDecisions, combined
 from duemq.net.decisions import DecisionResult
 from duemq_common.errors import UsageError
@@ -101,10 +101,9 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal(response))
-    named = MessageSelection(topic="T")
     target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
-        decide_and_show("cancel", named, target, dry_run=False, confirmed=False)
+        decide("cancel", Selection(topic="T"), target)
     assert [more["dry_run"] for _, _, more in requests[1:]] == requested_for
 
 
