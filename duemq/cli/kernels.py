@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from duemq.cli.cache_home import replace_read_only_cache
@@ -58,17 +58,6 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
         return Preparation()
     _compile(kernels_of([FIRST]), _print_progress)
     return Preparation(AFTERWARDS)
-
-
-def compile_for_demo(*, shown: bool) -> None:
-    """Compile the kernels that the demo needs; the broker compiles the rest."""
-    from message_store.kernels.registry import is_complete, kernels_of
-
-    if is_complete():
-        return
-    kernels = kernels_of([FIRST, *AFTERWARDS])
-    with _shown_progress() if shown else nullcontext() as report:
-        _compile(kernels, report)
 
 
 def _print_progress(begun: int, count: int) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.exits import Exit, errors_become_exits, fail
-from duemq.cli.kernels import compile_for_demo
+from duemq.cli.kernels import AFTERWARDS, FIRST, _compile, _print_progress
 from duemq.cli.messages import time_text
 from duemq.cli.output import console, notice, print_json
 from duemq.client.client import Client
@@ -33,6 +33,7 @@ from duemq.client.push_consumer import PushConsumer
 from duemq.client.subscriptions import ConsumeFrom
 from duemq_common.clock import SystemClock
 from duemq_common.errors import DueMQError
+from message_store.kernels.registry import is_complete, kernels_of
 from message_store.log.record import Record, decode_record
 
 if TYPE_CHECKING:
@@ -183,9 +184,15 @@ class Demo:
         return texts
 
 
+def compile_for_demo() -> None:
+    """Compile the kernels that the demo needs; the broker compiles the rest."""
+    if not is_complete():
+        _compile(kernels_of([FIRST, *AFTERWARDS]), _print_progress)
+
+
 def run_demo(*, as_json: bool) -> None:
     """Run the demo; exit 1 if a message is missing, early or duplicated."""
-    compile_for_demo(shown=not as_json)
+    compile_for_demo()
     demo = asyncio.run(_until_signal(_run(as_json)))
     faults = demo.faults()
     if as_json:

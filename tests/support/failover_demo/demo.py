@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duemq.cli.exits import Exit, fail
-from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
 from duemq.cli.replicas import UNKNOWN
 from duemq.client import Admin
 from duemq.net.view_names import REPLICATION_VIEW
 from duemq_common.errors import DueMQError
+from tests.support.demo import compile_for_demo
 from tests.support.failover_demo.controller import controller_command, fetch_jars
 from tests.support.failover_demo.group_load import Account, GroupLoad
 from tests.support.failover_demo.processes import (
@@ -107,7 +107,7 @@ class Group:
 
 def run_failover_demo(*, as_json: bool) -> None:
     """Run the demo; exit 1 unless every acknowledged message arrived exactly once, none early."""
-    compile_for_demo(shown=not as_json)
+    compile_for_demo()
     jars = fetch_jars()
     state = asyncio.run(_run(jars, shown=not as_json))
     account = state.account
