@@ -50,29 +50,25 @@ def show_summary(target: Target) -> None:
 
 
 def follow_timers(target: Target, *, count: int) -> None:
-    """Print the summary and the next due timers repeatedly."""
+    """Print the summary and the next due timers `count` times, 0: until interrupted."""
+
+    def shown(views: list[View]) -> object:
+        if target.as_json:
+            return views
+        return _grouped([part for view in views for part in _following(view)])
 
     async def follow(admin: Admin) -> None:
-        await _follow(admin, await admin.masters(), count, target.as_json)
+        brokers = await admin.masters()
+        with refreshing(as_json=target.as_json) as show:
+            await watch(
+                ", ".join(broker.address for broker in brokers),
+                lambda: _fetch(admin, brokers, following=True),
+                lambda views: show(shown(views)),
+                interval_s=FOLLOW_INTERVAL_S,
+                count=count,
+            )
 
     target.ask(follow)
-
-
-async def _follow(admin: Admin, brokers: list[BrokerMember], count: int, as_json: bool) -> None:
-    """Show `count` states, 0: until interrupted."""
-    with refreshing(as_json=as_json) as show:
-
-        def show_state(views: list[View]) -> None:
-            parts = [] if as_json else [part for view in views for part in _following(view)]
-            show(views if as_json else _grouped(parts))
-
-        await watch(
-            ", ".join(broker.address for broker in brokers),
-            lambda: _fetch(admin, brokers, following=True),
-            show_state,
-            interval_s=FOLLOW_INTERVAL_S,
-            count=count,
-        )
 
 
 async def _fetch(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -20,14 +19,6 @@ from duemq.net.wire_json import QueueKey, encode, parse_object, queue_table
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
-
-CODES: Final = (
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
-)
 
 
 class ConsumerRequests:
@@ -50,16 +41,22 @@ class ConsumerRequests:
         self._client, self._group, self._settings = client, group, settings
         self._rebalance, self._pool, self._entry = rebalance, pool, entry
         self._started_ms = client.clock.now_ms()
+        self._handlers = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.change,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.positions,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.state,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume,
+        }
 
     def register(self) -> None:
         """Handle the requests that name the group."""
-        handlers = (self.change, self.reset, self.positions, self.state, self.consume)
-        for code, handler in zip(CODES, handlers, strict=True):
+        for code, handler in self._handlers.items():
             self._client.handle(code, handler, group=self._group)
 
     def unregister(self) -> None:
         """Stop handling requests."""
-        for code in CODES:
+        for code in self._handlers:
             self._client.unhandle(code, group=self._group)
 
     async def change(self, request: Request, connection: ServerConnection) -> Response:

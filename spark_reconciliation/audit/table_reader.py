@@ -39,7 +39,7 @@ from spark_reconciliation.scan.planning import (
 from spark_reconciliation.scan.pointed_scan import Segments, pointed_scan
 from spark_reconciliation.scan.queue_places import (
     RecordPlaces,
-    known_sum,
+    queue_sum,
     segments_of_queues,
     unit_places,
 )
@@ -182,7 +182,7 @@ class TableReader:
         ]
         if Role.QUEUE in options.roles:
             sums = [
-                known_sum(queue.topic, queue.queue_id, queue.sum) | own
+                queue_sum(queue.topic, queue.queue_id, np.int64(queue.sum)) | own
                 for queue in part.queues.values()
                 if queue.sum
             ]

@@ -79,11 +79,14 @@ class AuditRequest:
     def config(self) -> AuditConfig:
         """Settings of the audit."""
         from spark_reconciliation.audit.audit_config import AuditConfig
+        from spark_reconciliation.scan.levels import DEFAULT_LEVELS_MS
 
-        given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
-        given["trust_clock"] = self.trust_clock
-        more = {"levels_ms": self.levels_ms} if self.levels_ms else {}
-        return AuditConfig(**given, **more)  # type: ignore[arg-type]
+        return AuditConfig(
+            late_ms=self.late_ms,
+            as_of_ms=self.as_of_ms,
+            trust_clock=self.trust_clock,
+            levels_ms=self.levels_ms or DEFAULT_LEVELS_MS,
+        )
 
 
 def check_request(request: AuditRequest) -> None:

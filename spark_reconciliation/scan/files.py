@@ -178,11 +178,6 @@ class Root:
                 start = os.lseek(file.fileno(), data, os.SEEK_HOLE)
         return min(start, entry.size)
 
-    def text(self, path: str) -> str | None:
-        """Return a small file's text, None if there is none."""
-        data = self.small_file(path)
-        return None if data is None else data.decode("utf-8", "replace")
-
     def small_file(self, path: str) -> bytes | None:
         """Return a small file's bytes, None if there is none.
 

@@ -60,7 +60,7 @@ class RecordPlaces:
         """Yield the sums of the records added since the last ones."""
         for slot in np.flatnonzero(self._keys >= 0).tolist():
             key, total = int(self._keys[slot]), self._sums[slot]
-            yield _fields(scan.topics.name(key >> 32), key & 0xFFFF_FFFF, total)
+            yield queue_sum(scan.topics.name(key >> 32), key & 0xFFFF_FFFF, total)
         self._keys.fill(-1)
         self._sums.fill(0)
 
@@ -89,17 +89,10 @@ def unit_places(segment: ScanSegment, first: int) -> Fields:
         if number.size:
             end["file_offset"] = (int(number[-1]) + 1) * UNIT_BYTES
             end["phys_offset"] = int(position[-1])
-    return _fields(segment.topic, segment.queue_id, total) | {"file": segment.path} | end
+    return queue_sum(segment.topic, segment.queue_id, total) | {"file": segment.path} | end
 
 
-def known_sum(topic: str, queue_id: int, total: int) -> Fields:
-    """Return the sum of records and units that an earlier audit has read.
-
-    Args:
-        total: The sum, as i8.
-    """
-    return {"role": Role.QUEUE, "topic": topic, "queue_id": queue_id, "identity": total}
-
-
-def _fields(topic: str, queue_id: int, total: np.uint64) -> Fields:
-    return known_sum(topic, queue_id, int(total.astype(np.int64)))
+def queue_sum(topic: str, queue_id: int, total: np.uint64 | np.int64) -> Fields:
+    """Return the sum of records or units of a queue."""
+    identity = int(total.astype(np.int64))
+    return {"role": Role.QUEUE, "topic": topic, "queue_id": queue_id, "identity": identity}

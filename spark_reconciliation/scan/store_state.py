@@ -173,10 +173,10 @@ def read_json(root: Root, path: str) -> Any:
     """
     reason: ValueError | None = None
     for name in (path, f"{path}.bak"):
-        text = root.text(name)
-        if text:
+        data = root.small_file(name)
+        if data:
             try:
-                return loads(text)
+                return loads(data.decode("utf-8", "replace"))
             except ValueError as error:
                 reason = error
     if reason is not None:

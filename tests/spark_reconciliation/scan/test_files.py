@@ -51,7 +51,7 @@ def test_a_missing_store_has_no_files(tmp_path: Path, remote: str) -> None:
     for root in (Root(str(tmp_path)), Root(f"file://{tmp_path}"), Root(remote)):
         assert root.files("nothing") == []
         assert root.folders("nothing") == []
-        assert root.text("config/nothing.json") is None
+        assert root.small_file("config/nothing.json") is None
 
 
 def test_without_fsspec_a_url_is_refused_with_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
