@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
+UTF16 = f"utf-16-{sys.byteorder[0]}e"  # units in the order of this machine
 LOOP_BYTES_MAX = 512  # UTF-16 bytes of a text that a loop hashes; longer ones are hashed by blocks
 BLOCK_UNITS = 256
 PART_BYTES = 128 * 2 * BLOCK_UNITS  # converted at once, in the cache of the processor
@@ -22,11 +24,11 @@ def java_hash(text: str) -> int:
         for unit in text.encode():
             value = (31 * value + unit) & 0xFFFF_FFFF
         return value - (1 << 32) if value >= 1 << 31 else value
-    units = text.encode("utf-16-be", "surrogatepass")
+    units = text.encode(UTF16, "surrogatepass")
     if len(units) > LOOP_BYTES_MAX:
         value, units = _hash_of_blocks(units)
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    for unit in memoryview(units).cast("H"):
+        value = (31 * value + unit) & 0xFFFF_FFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
@@ -37,7 +39,7 @@ def _hash_of_blocks(units: bytes) -> tuple[int, bytes]:
     value, end = 0, len(units) // (2 * BLOCK_UNITS) * (2 * BLOCK_UNITS)
     for begin in range(0, end, PART_BYTES):
         count = min(PART_BYTES, end - begin) // 2
-        blocks = np.frombuffer(units, ">u2", count, begin).reshape(-1, BLOCK_UNITS)
+        blocks = np.frombuffer(units, np.uint16, count, begin).reshape(-1, BLOCK_UNITS)
         for part in (blocks.astype(np.uint32) @ _powers()).tolist():
             value = (_BLOCK_POWER * value + part) & 0xFFFF_FFFF
     return value, units[end:]
