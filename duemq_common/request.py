@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+
+
+def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an IP address without its zone; an IPv4 address in an IPv6 one as IPv4.
+
+    Raises:
+        ValueError: The text is not an IP address.
+    """
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.ipv4_mapped or address
+    return address
 
 
 class Peer(Protocol):

@@ -14,13 +14,12 @@ from msgspec import Struct
 
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import ConfigError, RequestError
-from duemq_common.request import Request
+from duemq_common.request import Request, ip_address
 
 ANY, LOOPBACK = "any", "loopback"
 WORDS_MAX = 256
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -42,10 +41,9 @@ class Sources(Struct, frozen=True):
         if self.every:
             return True
         try:
-            source = ipaddress.ip_address(address.partition("%")[0])
+            source = ip_address(address)
         except ValueError:
             return False
-        source = getattr(source, "ipv4_mapped", None) or source
         return source.is_loopback or any(source in network for network in self.networks)
 
     def check(self, request: Request, operation: str) -> None:

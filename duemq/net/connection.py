@@ -8,7 +8,6 @@ thread-safe: all methods run on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
@@ -31,7 +30,7 @@ from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget, ReceiveBuffer
 from duemq.net.notices import PeerNotices
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import FrameError
-from duemq_common.request import Peer, Request, Response
+from duemq_common.request import Peer, Request, Response, ip_address
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         name = self._address
         if not name[0]:
             name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        address = ipaddress.ip_address(name[0].partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address):
-            address = address.ipv4_mapped or address
+        address = ip_address(name[0])
         self._address = (str(address), name[1])
         self.born_host = (address.packed, name[1])
         if self._on_open is not None:
@@ -163,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         try:
-            return self.received.writable()
+            return self.received.writable(self._memory.read_bytes_max)
         except MemoryError:  # the process has reached its limit (ulimit -v)
             self.shed("no memory for its request")
             return self.received.discard()
@@ -178,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._incomplete_since_s = self._loop.time()
             self.update_charge()  # the sweep charges smaller amounts
         self._take_frames()
+        if self.in_turn and len(received) > self._memory.unparsed_bytes_max:
+            self.pause()
 
     def eof_received(self) -> bool:
         return False
@@ -204,11 +203,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def end_turn(self) -> None:
-        """Resume reading after a turn; free a large buffer if memory is scarce."""
+        """Free consumed memory if memory is scarce; resume reading if no frames wait."""
         if self._memory.is_scarce:
             self.received.shrink()
             self.update_charge()
-        if self._paused:
+        if self._paused and not self.in_turn:
             self.resume()
 
     def resume(self) -> None:

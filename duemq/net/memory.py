@@ -32,6 +32,7 @@ READ_BYTES_MIN: Final = 1 << 15
 READ_BYTES_MAX: Final = 1 << 18  # bytes of one read
 REQUEST_BYTES: Final = 2_048  # estimated objects of one request in flight, including its task
 FLOOR_BYTES: Final = 1 << 14  # every connection may use this much
+UNPARSED_BYTES_MAX: Final = 1 << 20  # of frames that wait for their turn; more are not read
 LIMIT_BYTES: Final = 512 << 20
 LONG_POLL_BYTES: Final = 4_096  # estimated objects of one long poll
 UNREAD_BYTES_MAX: Final = (8 << 20, 1 << 20, 1 << 18)  # limit per peer, by level of scarcity
@@ -70,8 +71,8 @@ class ReceiveBuffer:
         self.start, self.end = 0, used
         self.touched = used
 
-    def writable(self) -> memoryview:
-        """Return 32 to 256 KiB of free space for the next read."""
+    def writable(self, size_max: int = READ_BYTES_MAX) -> memoryview:
+        """Return 32 to 256 KiB of free space for the next read, or `size_max`."""
         capacity = self.data.size
         if capacity - self.end < READ_BYTES_MIN:
             used = self.end - self.start
@@ -80,7 +81,7 @@ class ReceiveBuffer:
                 self.start, self.end = 0, used
             else:
                 self._replace(capacity * 2)
-        return self.view[self.end : self.end + READ_BYTES_MAX]
+        return self.view[self.end : self.end + size_max]
 
     def discard(self) -> memoryview:
         """Drop all bytes of a connection that ends; return space for the last read."""
@@ -104,9 +105,10 @@ class ReceiveBuffer:
             self.start = until
 
     def shrink(self) -> None:
-        """Return to the minimum capacity if the buffer is empty."""
-        if not len(self) and self.data.size > CAPACITY_MIN:
-            self._replace(CAPACITY_MIN)
+        """Release the memory of consumed bytes, if they are more than the others and the floor."""
+        used = len(self)
+        if self.touched - used > max(used, FLOOR_BYTES):
+            self._replace(max(CAPACITY_MIN, 2 * used))
 
 
 def estimate_bytes(request: Request) -> int:
@@ -150,6 +152,9 @@ class MemoryBudget:
     Attributes:
         used_bytes: Total charge.
         is_scarce: Whether connections should free buffers that they keep for speed.
+        read_bytes_max: Maximum number of bytes of one read.
+        unparsed_bytes_max: Bytes of frames that wait for their turn, above which a connection is
+            not read.
         shed_count: Number of connections closed to free memory.
         refused_count: Number of connections refused at a limit; counted by the servers.
         open_count, encrypted_count: Number of open connections, and of those that use TLS; counted
@@ -163,6 +168,7 @@ class MemoryBudget:
         self.open_count = self.encrypted_count = 0
         self._large: set[ChargedConnection] = set()  # connections above the floor
         self.is_scarce = False
+        self.read_bytes_max, self.unparsed_bytes_max = READ_BYTES_MAX, UNPARSED_BYTES_MAX
         self._scarcity = 0
         self._is_freeing = False
         self._trimmed_shed_count = 0
@@ -222,6 +228,8 @@ class MemoryBudget:
         scarcity = (used > limit // 2) + (used > limit // 4 * 3)
         if scarcity != self._scarcity:
             self._scarcity, self.is_scarce = scarcity, scarcity > 0
+            self.read_bytes_max = FLOOR_BYTES if self.is_scarce else READ_BYTES_MAX
+            self.unparsed_bytes_max = 0 if self.is_scarce else UNPARSED_BYTES_MAX
             for holder in list(self._large):
                 holder.limit_unsent(self.unsent_bytes_max)
         if used > limit and not self._is_freeing:

@@ -64,7 +64,6 @@ TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting
 FEW_BYTES: Final = 1 << 12  # connections with more unparsed bytes have a queue of their own
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
-UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
 
 
 class Ingest:
@@ -131,8 +130,6 @@ class Ingest:
             connection.in_turn = True
             self._add_ready(connection)
             self._schedule()
-        elif len(connection.received) > UNPARSED_BYTES_MAX:
-            connection.pause()
 
     def _add_ready(self, connection: Connection) -> None:
         received = connection.received
@@ -205,8 +202,7 @@ class Ingest:
                 continue  # `resume_writing` calls `ready` again
             try:
                 self._take(connection, end_s)
-                if not connection.in_turn:
-                    connection.end_turn()
+                connection.end_turn()
             except FrameError as error:
                 self._malformed.append((connection, error))
             except Exception as error:
@@ -269,6 +265,9 @@ class Ingest:
                     return
                 if self._time_s() > end_s:
                     self._continue_next_turn(connection)
+            elif self._requests.precede_commit(connection):
+                connection.in_turn = True
+                self._requests.hold_frames(connection)
             else:
                 decoded_left -= self._decode_frame(connection)
                 self._turn_exceeded = self._turn_exceeded or self._time_s() > end_s

@@ -1,10 +1,10 @@
 """Requests other than sends: queued by connection, begun in turns of limited time.
 
 One-way commits of offsets are the most frequent requests, and take less time than the queue. They
-are handled at once, unless an earlier request of their connection is queued.
+are handled at once; behind a queued request of their connection they stay unparsed.
 
-Frames that a connection receives while its earlier requests are queued stay unparsed; `on_begun`
-reports when the last of these requests has begun.
+Frames that a connection receives while its earlier requests are queued stay unparsed, too;
+`on_begun` reports when the last of these requests has begun.
 """
 
 from __future__ import annotations
@@ -55,6 +55,16 @@ class RequestTurns:
     def __contains__(self, connection: Connection) -> bool:
         """Return whether requests of a connection are queued."""
         return connection in self._requests
+
+    def precede_commit(self, connection: Connection) -> bool:
+        """Return whether requests of a connection are queued, and a commit is its next frame."""
+        received = connection.received
+        header = received.start + PREFIX_BYTES
+        return (
+            self._dispatcher is not None
+            and received.view[header : header + len(COMMIT_START)] == COMMIT_START
+            and connection in self._requests
+        )
 
     def hold_frames(self, connection: Connection) -> None:
         """Call `on_begun` when the queued requests of this connection have begun."""

@@ -10,7 +10,6 @@ Source: GrpcChannelManager, GrpcClientChannel
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +19,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error
 from duemq_common.clock import Clock
-from duemq_common.request import Peer, Request, Response
+from duemq_common.request import Peer, Request, Response, ip_address
 
 IDLE_MS_MAX: Final = 120_000  # grpcClientIdleTimeMills
 CLIENTS_MAX: Final = 20_000
@@ -168,8 +167,6 @@ def _key_of(context: CallContext) -> Key:
 
 def _host_of(address: tuple[str, int]) -> tuple[bytes, int]:
     try:
-        host = ipaddress.ip_address(address[0].partition("%")[0])
+        return ip_address(address[0]).packed, address[1]
     except ValueError:
         return bytes(4), 0
-    mapped = getattr(host, "ipv4_mapped", None)
-    return (mapped or host).packed, address[1]

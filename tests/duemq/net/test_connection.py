@@ -372,7 +372,7 @@ def test_a_read_without_memory_closes_the_connection(monkeypatch: pytest.MonkeyP
         aborted: list[bool] = []
         monkeypatch.setattr(transport, "abort", lambda: aborted.append(True), raising=False)
 
-        def without_memory(buffer: ReceiveBuffer) -> memoryview:
+        def without_memory(buffer: ReceiveBuffer, size_max: int) -> memoryview:
             raise MemoryError
 
         monkeypatch.setattr(ReceiveBuffer, "writable", without_memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -11,10 +12,11 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.layout import BINARY_TYPE
 from duemq.net.limits import RemotingLimits
+from duemq.net.memory import LONG_POLL_BYTES
 from duemq.net.meters import RpcMeter
 from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX
-from duemq.send.request_turns import COMMIT, COMMIT_BYTES_MAX, COMMITS_MAX
+from duemq.send.request_turns import COMMIT, COMMIT_BYTES_MAX, COMMITS_MAX, RequestTurns
 from duemq_common.clock import FakeClock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
@@ -31,12 +33,15 @@ class Rig:
 
     Attributes:
         handled: Opaque numbers of the requests, in the order of their handling.
+        on_handled: Called with each request; `results` has what it returned.
     """
 
     def __init__(self) -> None:
         self.front, self.clock = SendPath(), FakeClock()
         self.meter = RpcMeter(self.clock)
         self.handled: list[int] = []
+        self.on_handled: Callable[[], bool] = lambda: True
+        self.results: set[bool] = set()
         self.dispatcher = Dispatcher(
             {COMMIT: self._handle, PULL: self._handle, LATER: self._handle_later},
             access=self._check,
@@ -56,6 +61,7 @@ class Rig:
         if request.fields.get("topic") == "unknown":
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "Topic unknown not exist!")
         self.handled.append(request.opaque)
+        self.results.add(self.on_handled())
         return Response(fields={})
 
     async def _handle_later(self, request: Request) -> Response:
@@ -114,6 +120,46 @@ def test_commits_keep_the_order_of_their_connection(
 ) -> None:
     data = frames(*requests, serialize_type=serialize_type)
     assert run(handled_in_one_turn(data)) == numbers
+
+
+def test_commits_behind_a_queued_request_do_not_enter_the_queue(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled_at_once: dict[int, bool] = {}
+    add = RequestTurns.add
+
+    def recorded(turns: RequestTurns, peer: Connection, request: Request, encoding: int) -> bool:
+        handled_at_once[request.opaque] = add(turns, peer, request, encoding)
+        return handled_at_once[request.opaque]
+
+    monkeypatch.setattr(RequestTurns, "add", recorded)
+    requests = [Request(PULL, {}, opaque=0), commit(1), Request(PULL, {}, opaque=2), commit(3)]
+    assert run(handled_in_one_turn(frames(*requests))) == [0, 1, 2, 3]
+    assert handled_at_once == {0: False, 1: True, 2: False, 3: True}
+
+
+def test_a_flood_of_commits_leaves_memory_for_long_polls(run: Run) -> None:
+    """The connections are read no faster than their frames are handled."""
+    flood = frames(*(commit(0) for _ in range(1_000)))
+
+    async def scene() -> None:
+        rig = Rig()
+        limits = RemotingLimits(memory_bytes_max=16 * len(flood))
+        async with RemotingServer(rig.dispatcher, rig.ingest, limits, clock=FakeClock()) as server:
+            rig.on_handled = lambda: server.memory.has_room(LONG_POLL_BYTES)
+            await server.start("127.0.0.1", 0)
+            peers = [await RawPeer.connect(server.ports[0]) for _ in range(16)]
+            for peer in peers:
+                peer.writer.write(flood)
+                peer.send(Request(PULL, {}, opaque=1))
+            for peer in peers:
+                assert (await peer.read_response()).opaque == 1
+                peer.writer.close()
+        assert rig.handled.count(0) == 16 * 1_000
+        assert server.memory.shed_count == 0
+        assert rig.results == {True}
+
+    run(scene())
 
 
 @pytest.mark.parametrize(
