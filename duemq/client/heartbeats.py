@@ -96,6 +96,7 @@ class Heartbeats:
         chosen = list(self._brokers() if addresses is None else addresses)
         calls = (self._connections.ask(each, RequestCode.HEART_BEAT, {}, body) for each in chosen)
         results = await asyncio.gather(*calls, return_exceptions=True)
+        accepted = []
         for address, result in zip(chosen, results, strict=True):
             if isinstance(result, ClientError):
                 self._failures.failed(address, result, "no heartbeat to %s", address)
@@ -103,8 +104,8 @@ class Heartbeats:
                 raise result
             else:
                 self._failures.succeeded(address)
-        pairs = zip(chosen, results, strict=True)
-        return [address for address, result in pairs if not isinstance(result, ClientError)]
+                accepted.append(address)
+        return accepted
 
     async def before_use(self, addresses: Iterable[str]) -> None:
         """Send a heartbeat to the brokers that got none on their connection.

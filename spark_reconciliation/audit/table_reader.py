@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -127,7 +128,9 @@ class TableReader:
     def _parts(self, store: Planned) -> list[ScanPart]:
         options, root, plan = self._options, store.root, store.plan
         progress, number, part = store.progress, store.progress.number, store.part
-        segments, findings = self._segments(store)
+        segments, findings = list[ScanSegment](), list[Finding]()
+        with suppress(OSError):  # a directory: a row of `findings`
+            segments, findings = self._segments(store)
         with_findings = options.table == "findings" or Role.GAP in options.roles
         if not NEED_PROGRESS & set(self._columns) and options.table != "tallies":
             progress = Progress(number)  # only what workers need is sent to them
@@ -195,12 +198,6 @@ class TableReader:
             ]
         return parts
 
-    def _segments(self, store: Planned) -> tuple[list[ScanSegment], list[Finding]]:
-        try:
-            return self._segments_of(store)
-        except OSError:  # a directory: a row of `findings`
-            return [], []
-
     def _queues(self, store: Planned) -> list[ScanSegment]:
         try:
             segments = segments_of_queues(store.root, store.plan.end)
@@ -208,7 +205,7 @@ class TableReader:
             return []
         return segments if store.part is None else store.part.new_units(store.root, segments)
 
-    def _segments_of(self, store: Planned) -> tuple[list[ScanSegment], list[Finding]]:
+    def _segments(self, store: Planned) -> tuple[list[ScanSegment], list[Finding]]:
         options, root, plan, limit = self._options, store.root, store.plan, store.plan.end
         size = options.partition_bytes
         if options.table in ("messages", "findings", "tallies"):

@@ -118,10 +118,6 @@ def _unreadable(segment: ScanSegment) -> Values:
         "topic": segment.topic,
         "queue_id": segment.queue_id,
         "queue_offset": queue_offset,
-        "phys_offset": None,
-        "record_size": None,
-        "tags_code": None,
-        "fault": None,
         "damage": "unreadable",
     }
 
