@@ -8,11 +8,12 @@
 #   make lint        check format, style and types
 #   make bench       compare performance with Apache's broker
 #   make bench-peers compare performance with NATS, Redis, PostgreSQL and Apache's brokers
-#   make bench-scale PENDING=100000000   measure one broker with so many pending timers (10^8: 50 GB of disk)
+#   make bench-scale PENDING=100000000   measure one broker with so many pending timers (10^8: 55 GB of disk)
 #   make bench-many MINUTES=60   measure one broker with 10,000 topics, 2,000 groups and 5,000 connections
 #   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make site        build the documentation site into build/site
+#   make image       build the container image localhost/duemq (needs buildah)
 #   make release     build sdist, wheel and SBOM of the last commit into build/release, and check them
 #   make bundle      build an archive of the wheel and all wheels that it needs, for machines without package index
 #   make lock        write constraints.txt from the environment

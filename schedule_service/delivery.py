@@ -432,5 +432,5 @@ class LevelService:
 def _report_lost(level: Level, lost: int) -> None:
     if lost:
         log.error(
-            "level %d: retention removed %d messages that were not due yet", level.level, lost
+            "level %d: the records of %d messages were removed before they were due", level.level, lost
         )

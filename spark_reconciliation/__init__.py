@@ -1,4 +1,4 @@
-"""Audits of stores with Spark. The extra `spark` installs the packages that it needs.
+"""Audits of stores, on Spark or on DuckDB. The extra `spark` installs the packages of both.
 
     import spark_reconciliation                       # registers the format with the active session
     spark.read.format("rocketmq-store").option("path", "/data/store").load()

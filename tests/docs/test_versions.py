@@ -42,7 +42,9 @@ def test_python_versions_are_those_of_the_metadata() -> None:
 
 def test_brokers_are_those_of_the_tests() -> None:
     assert versions_of("Apache's brokers") == [*apache.VERSIONS, apache.NEWEST]
-    assert versions_of("Java client, remoting") == [*apache.VERSIONS, apache.NEWEST]
+    others = [*apache.VERSIONS, apache.OTHERS[apache.NEWEST]]
+    assert versions_of("Apache's name servers") == others
+    assert versions_of("Java client, remoting") == others
     assert versions_of("Apache's controller") == [*apache.CONTROLLER_VERSIONS]
     assert versions_of("Apache's proxy") == [*apache_proxy.VERSIONS]
 

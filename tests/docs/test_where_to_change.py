@@ -7,7 +7,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.M)
-FILE = re.compile(r"`([\w/]+\.py)`")
+FILE = re.compile(r"`([\w./]+\.py)`")
 CHANGES_MIN = 20
 
 
