@@ -37,6 +37,16 @@ def test_link_targets_exist(page: Path) -> None:
     assert not broken
 
 
+def test_the_readme_has_a_link_to_each_page() -> None:
+    linked = set(LINK.findall((TOP / "README.md").read_text()))
+    pages = {
+        name_of(page)
+        for top in ("how-to", "reference")
+        for page in (TOP / "docs" / top).glob("*.md")
+    }
+    assert pages - linked == set()
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=name_of)
 def test_named_tests_exist(page: Path) -> None:
     for file, test in TEST_NAME.findall(page.read_text()):
