@@ -55,7 +55,8 @@ GROUPS: Final[tuple[tuple[str, dict[str, str | None]], ...]] = (
         {"consolePort": None},
     ),
     (
-        "Prometheus: http://<this host>:5557/metrics",
+        "Prometheus: http://127.0.0.1:5557/metrics; bindAddress or metricsPromExporterHost opens the "
+        "port to other machines.",
         {"metricsExporterType": "PROM", "metricsPromExporterPort": "5557"},
     ),
 )
