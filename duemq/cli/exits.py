@@ -35,7 +35,7 @@ MEANINGS = {
     Exit.REFUSED: "the broker refused the request, or does not have what it names",
     Exit.STORE: "the store cannot be opened, or the broker had to stop because of it",
     Exit.INTERNAL: "internal error in DueMQ; please report it with the traceback",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C (by SIGTERM: 143)",
     Exit.OUTPUT_CLOSED: "standard output was closed, as by `| head`",
 }
 

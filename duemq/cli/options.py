@@ -398,7 +398,7 @@ class SparkOptions:
         EngineName,
         typer.Option(
             metavar="auto|local|spark",
-            help="local: DuckDB in this process; auto: local if the logs are small, else Spark.",
+            help="local: DuckDB in this process; auto: local unless a large log needs Spark.",
         ),
     ] = EngineName.AUTO
     cores: Annotated[int, typer.Option(help="Parallel tasks; 0: one per core.", min=0)] = 0
