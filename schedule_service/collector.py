@@ -11,7 +11,7 @@ from delayed_delivery.outcome import DeliveryStats
 
 COUNTERS = {
     "delivered": ("delivered", "Messages delivered to their topic."),
-    "lost": ("expired", "Messages whose log file was removed before they were due."),
+    "lost": ("expired", "Messages whose log file was removed before they were delivered."),
     "refused": ("refused", "Deliveries that the store refused; they are repeated."),
 }
 """Name and help text of each counter of `DeliveryStats`."""

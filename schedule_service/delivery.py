@@ -432,5 +432,7 @@ class LevelService:
 def _report_lost(level: Level, lost: int) -> None:
     if lost:
         log.error(
-            "level %d: the records of %d messages were removed before they were due", level.level, lost
+            "level %d: the records of %d messages were removed before they were delivered",
+            level.level,
+            lost,
         )

@@ -22,7 +22,7 @@ from timer_store.store import TimerStore
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist
 COUNTERS: Final = {
-    "lost": "Timers whose log file was removed before they were due.",
+    "lost": "Timers whose log file was removed before they were delivered.",
     "refused": "Batches that the store refused in part; they are repeated.",
 }
 
