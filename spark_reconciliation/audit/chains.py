@@ -38,7 +38,7 @@ def find_roots(rows: DataFrame) -> Roots | None:
     """Return the roots of all copies among records, None without copies.
 
     Args:
-        rows: Result of `verdicts._keyed`; a copy is after its origin, else it has another role.
+        rows: Result of `keyed_events.keyed`; a copy is after its origin, else it has another role.
     """
     copies = rows.where(
         F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY) & F.col("origin").isNotNull()

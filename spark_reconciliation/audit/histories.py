@@ -21,7 +21,7 @@ def whole_histories(events: DataFrame) -> DataFrame:
     """Return `plain_histories.HISTORY` of each root.
 
     Args:
-        events: Result of `verdicts._keyed`, units included, with `root`, `copies` and
+        events: Result of `keyed_events.keyed`, units included, with `root`, `copies` and
             `first_copy` of their keys.
     """
     role, position = F.col("role"), F.col("at")

@@ -77,7 +77,7 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
     """Return `HISTORY` of messages with a pending record and deliveries only.
 
     Args:
-        events: Result of `verdicts._keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and
+        events: Result of `keyed_events.keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and
         Role.REMOVED_SETTLED.
     """
     sent, removed = F.col("role") == Role.DELIVERY, F.col("role") == Role.REMOVED_SETTLED
