@@ -55,8 +55,8 @@ GROUPS: Final[tuple[tuple[str, dict[str, str | None]], ...]] = (
         {"consolePort": None},
     ),
     (
-        "Prometheus: http://127.0.0.1:5557/metrics; bindAddress or metricsPromExporterHost opens the "
-        "port to other machines.",
+        "Prometheus: http://127.0.0.1:5557/metrics; bindAddress or metricsPromExporterHost opens "
+        "the port to other machines.",
         {"metricsExporterType": "PROM", "metricsPromExporterPort": "5557"},
     ),
 )

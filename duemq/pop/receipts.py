@@ -40,7 +40,7 @@ class Receipt(Struct, frozen=True):
         pop_ms: Time of the pop, in ms since the epoch.
         invisible_ms: Invisible time, in ms from the pop.
         revive_queue: Queue of the checkpoint in the revive topic; ORDER_QUEUE for orderly pops.
-        retry: Flag of the message's topic; see `names.topic_of_flag`.
+        retry: Flag of the message's topic; see `retry_topics.topic_of_flag`.
     """
 
     start_offset: int

@@ -11,8 +11,8 @@ Its log is truncated to the last record that both have, and continues with the n
     6  config/duemq.truncations.json   the truncation is complete
 
 Each step can be repeated. After a crash between two steps, the next start, or another call,
-continues at step 2. A mark ahead of the log is not used (`recover.start_of`), so steps 3 to 5 may
-be done in any order; they are synced before step 6.
+continues at step 2. A mark ahead of the log is not used (`start_position.start_of`), so steps 3 to
+5 may be done in any order; they are synced before step 6.
 
 Components that derive other data from the log update them at their next start, because each
 checkpoint contains log offsets and a generation (`recovery.truncations`).
