@@ -5,7 +5,7 @@ from __future__ import annotations
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.settings import SECTIONS, key_notices
 from duemq.configuration.shown_keys import ShownKey, shown_keys
-from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.config import SECTIONS as NAMESRV_SECTIONS
 from duemq_common.config import Properties, from_properties
 
 
@@ -26,7 +26,7 @@ def show(
     properties: Properties, *, namesrv: bool = False, changed: bool = False, as_json: bool = False
 ) -> None:
     """Print the configuration that results from `properties`."""
-    sections = [NamesrvConfig] if namesrv else broker_sections(properties)
+    sections = NAMESRV_SECTIONS if namesrv else broker_sections(properties)
     shown = [key for key in shown_keys(properties, sections) if key.changed or not changed]
     notices = key_notices(properties, sections)
     if as_json:

@@ -234,5 +234,5 @@ def _row(state: DrainState) -> tuple[object, ...]:
         _count(state.pending),
         table_time(state.next_due_ms)[:19],
         f"{state.lag:,}",
-        "drained" if state.drained else "busy",
+        "active" if state.accepts_sends else "drained" if state.drained else "busy",
     )

@@ -21,17 +21,19 @@ def collect_properties(
         ConfigError: The file cannot be read or parsed.
         UsageError: An override is not `KEY=VALUE`.
     """
-    from duemq.configuration.environment import PREFIX
+    from duemq.configuration.environment import FROM_ENVIRONMENT, PREFIX
 
     properties = read_properties(file) if file else Properties()
     if any(name.startswith(PREFIX) for name in os.environ):
         properties = _with_environment(properties)
     from_environment = os.environ.get("NAMESRV_ADDR", "")
     if from_environment and "namesrvAddr" not in properties:
-        properties = properties.merged({"namesrvAddr": from_environment}, "NAMESRV_ADDR")
+        properties = properties.merged(
+            {"namesrvAddr": from_environment}, FROM_ENVIRONMENT + "NAMESRV_ADDR"
+        )
     home = os.environ.get("ROCKETMQ_HOME", "")
     if home and "rocketmqHome" not in properties:
-        properties = properties.merged({"rocketmqHome": home}, "ROCKETMQ_HOME")
+        properties = properties.merged({"rocketmqHome": home}, FROM_ENVIRONMENT + "ROCKETMQ_HOME")
     for text in overrides or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():

@@ -313,14 +313,14 @@ async def _run_namesrv(properties: Properties, as_json: bool) -> None:
     from duemq.configuration.apache_keys import check_refusals
     from duemq.configuration.exposure import warn_if_exposed
     from duemq.configuration.settings import key_notices
-    from duemq.namesrv.config import NamesrvConfig
+    from duemq.namesrv.config import SECTIONS, NamesrvConfig
     from duemq.namesrv.name_servers import name_server
     from duemq.net.tls import load_tls
     from duemq.net.tls_config import TlsConfig
     from duemq_common.clock import SystemClock
 
     check_refusals(properties)
-    for notice in key_notices(properties, [NamesrvConfig, AuthConfig, TlsConfig]):
+    for notice in key_notices(properties, SECTIONS):
         log.warning("%s", notice)
     config = from_properties(NamesrvConfig, properties)
     tls = load_tls(from_properties(TlsConfig, properties))

@@ -6,7 +6,9 @@ Source: NamesrvConfig, NettyServerConfig
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from duemq.auth.config import AuthConfig
 from duemq.configuration.config import BrokerConfig, check_ip
 from duemq.configuration.shared_options import (
     bind_address_option,
@@ -17,6 +19,7 @@ from duemq.configuration.shared_options import (
     socket_backlog_option,
 )
 from duemq.net.allowed_networks import parse_sources
+from duemq.net.tls_config import TlsConfig
 from duemq_common.config import option
 
 
@@ -108,3 +111,7 @@ class NamesrvConfig:
         parse_sources("registerFrom", self.register_from)
         parse_sources("administerFrom", self.administer_from)
         parse_sources("proxyProtocolFrom", self.proxy_protocol_from)
+
+
+SECTIONS: Final = (NamesrvConfig, AuthConfig, TlsConfig)
+"""Sections of a name server's configuration."""

@@ -60,6 +60,7 @@ def configuration_page() -> str:
         if section.__module__.partition(".")[0] in OUR_PLUGINS:
             lines += _section(section)
     lines += ["## Name server (`duemq namesrv`)", "", *_section(NamesrvConfig)[2:]]
+    lines += ["The keys of AuthConfig and TlsConfig are those of a name server, too.", ""]
     return "\n".join([*lines, *_refused(), *_without_effect()]) + "\n"
 
 

@@ -238,3 +238,14 @@ def test_json_output_has_no_progress(
     drain.drain(target, "", soon="1s", timeout="10m", undo=False)
     output = capsys.readouterr()
     assert (json.loads(output.out)["drained"], output.err, states) == (True, "", [])
+
+
+@pytest.mark.parametrize(
+    ("accepts_sends", "is_drained", "text"),
+    [(False, True, "drained"), (False, False, "busy"), (True, True, "active")],
+)
+def test_a_broker_that_accepts_sends_is_not_shown_as_drained(
+    accepts_sends: bool, is_drained: bool, text: str
+) -> None:
+    state = drain.DrainState("a", accepts_sends, 0, None, 0, is_drained)
+    assert drain._row(state)[-1] == text
