@@ -83,7 +83,8 @@ def move(
     *,
     selection: Selection,
     at_time: Annotated[
-        str, typer.Option("--at", metavar="TIME", help="The new time: 2026-11-22T10:00, +2h, or ms.")
+        str,
+        typer.Option("--at", metavar="TIME", help="The new time: 2026-11-22T10:00, +2h, or ms."),
     ] = "",
     target: Target,
 ) -> None:
