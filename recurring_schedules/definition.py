@@ -18,8 +18,13 @@ TIME_MS_MAX: Final = 10**14
 NAME_CHARACTERS_MAX: Final = 200
 EXCLUSIONS_MAX: Final = 1_000
 EXPRESSIONS_MAX: Final = 20
+EXPRESSION_CHARACTERS_MAX: Final = 1_000  # each value of each field takes about 530
+CHARACTERS_MAX: Final = 32_000
+"""Maximum number of characters of all expressions and exclusions; a parse takes 1 us for each."""
 EVERY_DAYS_MAX: Final = 3_660
 DEFINITION_BYTES_MAX: Final = 1 << 20
+PROPERTIES_BYTES_MAX: Final = 31_000
+"""Maximum bytes of tag, keys and properties in a record, which also has those of the broker."""
 OVERLAPS: Final = ("all", "latest")
 ALIASES: Final = {
     "@yearly": "0 0 1 1 *",
@@ -151,6 +156,7 @@ def check(definition: Definition) -> None:
     expressions = split_expressions(definition.cron)
     if definition.cron and not 0 < len(expressions) <= EXPRESSIONS_MAX:
         raise InvalidDefinition(f"give 1 to {EXPRESSIONS_MAX} cron expressions")
+    _check_lengths(*expressions, *definition.exclude)
     if not 0 <= definition.every_days <= EVERY_DAYS_MAX:
         raise InvalidDefinition(f"the interval of days is not between 0 and {EVERY_DAYS_MAX}")
     if definition.every_days and not definition.cron:
@@ -168,6 +174,18 @@ def check(definition: Definition) -> None:
     _check_properties(definition)
 
 
+def _check_lengths(*expressions: str) -> None:
+    lengths = [len(text) for text in expressions]
+    if max(lengths, default=0) > EXPRESSION_CHARACTERS_MAX:
+        raise InvalidDefinition(
+            f"an expression has more than {EXPRESSION_CHARACTERS_MAX} characters"
+        )
+    if sum(lengths) > CHARACTERS_MAX:
+        raise InvalidDefinition(
+            f"the expressions and exclusions have more than {CHARACTERS_MAX} characters"
+        )
+
+
 def _check_times(definition: Definition) -> None:
     for label, value, highest in (
         ("phase", definition.phase_ms, TIME_MS_MAX),
@@ -183,8 +201,12 @@ def _check_times(definition: Definition) -> None:
 
 
 def _check_properties(definition: Definition) -> None:
-    properties = {"TAGS": definition.tags, "KEYS": definition.keys, **definition.properties}
-    for name, value in properties.items():
+    own = ("TAGS", definition.tags), ("KEYS", definition.keys)
+    properties = [*own, *definition.properties.items()]
+    texts = (f"{name}={value};" for name, value in properties)
+    if sum(len(text.encode(errors="replace")) for text in texts) > PROPERTIES_BYTES_MAX:
+        raise InvalidDefinition(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
+    for name, value in properties:
         if not name or _SEPARATOR.search(name) or RESERVED.match(name):
             raise InvalidDefinition(f"the property {name[:60]!r} is reserved or malformed")
         if _SEPARATOR.search(value):

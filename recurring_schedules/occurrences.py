@@ -13,7 +13,7 @@ docs/decisions/0058-recurring-schedules.md.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,7 @@ from delayed_delivery.steps import Steps, at_once
 from recurring_schedules.definition import (
     ALIASES,
     EXCLUSIONS_MAX,
+    TIME_MS_MAX,
     Definition,
     InvalidDefinition,
     split_expressions,
@@ -38,7 +39,7 @@ WORK_MAX: Final = 400_000
 STEP_WORK: Final = 4_000
 """Work of a step, after which other work runs; one search of an expression may exceed it."""
 PARSE_WORK: Final = 32
-"""Work of one search of a cron expression, plus one unit for each day that it passes."""
+"""Work of one search of a cron expression, plus a unit for each character and each passed day."""
 DATE_WORK: Final = 8
 """Work of the parsing of a date."""
 SEARCHED_DAYS: Final = 50 * 366  # by cronsim, before it gives up
@@ -75,8 +76,11 @@ def search_after(definition: Definition, after_ms: int, step: StepWork) -> Steps
         step: Work of the current step, which several searches may share.
     """
     after_ms = max(after_ms, definition.start_ms - 1)
+    last_ms = definition.end_ms or TIME_MS_MAX  # dates end with the year 9999
     work = 0
     for _ in range(EXCLUDED_MAX):
+        if after_ms >= last_ms:
+            return None
         times: list[int] = []
         for time_ms, units in _unrestricted(definition, after_ms):
             times += [] if time_ms is None else [time_ms]
@@ -88,7 +92,7 @@ def search_after(definition: Definition, after_ms: int, step: StepWork) -> Steps
         work += len(definition.exclude)
         step.units += len(definition.exclude)
         planned_ms = min(times, default=None)
-        if planned_ms is None or 0 < definition.end_ms < planned_ms:
+        if planned_ms is None or planned_ms > last_ms:
             return None
         if definition.every_days and (date_ms := _next_date(definition, planned_ms)):
             after_ms = date_ms - 1
@@ -129,33 +133,34 @@ def first_time(definition: Definition, now_ms: int, step: StepWork) -> Steps[int
         InvalidDefinition: An expression is malformed, or there is no such time.
     """
     for expression in definition.exclude:
-        _check_expression(expression, _exclusion)
-        step.units += DATE_WORK if "-" in expression[:5] else PARSE_WORK
+        is_date = isinstance(_exclusion(expression), date)
+        step.units += DATE_WORK if is_date else PARSE_WORK + len(expression)
         if step.is_done:
             yield
             step.units = 0
     for expression in split_expressions(definition.cron):
-        _check_expression(expression, lambda text: _times(text, datetime(2026, 1, 1, tzinfo=UTC)))
+        _times(expression, datetime(2026, 1, 1, tzinfo=UTC))
+        step.units += PARSE_WORK + len(expression)
     first_ms = yield from search_after(definition, now_ms, step)
     if first_ms is None:
         raise InvalidDefinition("it never fires: check its expression, end and exclusions")
     return first_ms
 
 
-def _check_expression(text: str, parse: Callable[[str], object]) -> None:
-    from cronsim import CronSimError
+def _times(expression: str, after: datetime) -> CronSim:
+    """Return an iterator over the times of an expression; a broker without schedules needs none.
+
+    Raises:
+        InvalidDefinition: The expression is malformed.
+    """
+    from cronsim import CronSim, CronSimError
 
     try:
-        parse(text)
+        return CronSim(ALIASES.get(expression, expression), after)
     except CronSimError as error:
-        raise InvalidDefinition(f"the cron expression {text[:100]!r} is invalid: {error}") from None
-
-
-def _times(expression: str, after: datetime) -> CronSim:
-    """Return an iterator over the times of an expression; a broker without schedules needs none."""
-    from cronsim import CronSim
-
-    return CronSim(ALIASES.get(expression, expression), after)
+        raise InvalidDefinition(
+            f"the cron expression {expression[:100]!r} is invalid: {error}"
+        ) from None
 
 
 def _unrestricted(definition: Definition, after_ms: int) -> Iterator[tuple[int | None, int]]:
@@ -171,7 +176,7 @@ def _unrestricted(definition: Definition, after_ms: int) -> Iterator[tuple[int |
     for expression in split_expressions(definition.cron):
         time_ms = _next_of_cron(expression, after_ms, zone)
         days = SEARCHED_DAYS if time_ms is None else (time_ms - after_ms) // DAY_MS
-        yield time_ms, PARSE_WORK + days
+        yield time_ms, PARSE_WORK + len(expression) + days
 
 
 def _next_date(definition: Definition, planned_ms: int) -> int | None:
@@ -265,7 +270,7 @@ def _exclusion(text: str) -> date | CronSim:
     """Return the date or the parsed cron expression of an exclusion.
 
     Raises:
-        CronSimError: It is neither.
+        InvalidDefinition: It is neither.
     """
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()

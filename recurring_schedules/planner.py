@@ -3,14 +3,15 @@
     planned <= now, next exists   ->   append the occurrence `next`, then: planned, next = next, ...
 
 So exactly one planned occurrence of a schedule is pending, from the creation on; the next one is
-appended soon after the former is due, at least a second ahead. A turn appends a few, the most
+appended soon after the planned time of the former, at least a second ahead. A jitter delays the
+former for at most the time between both. A turn appends a few, the most
 urgent ones first; timers are delivered between two turns. The record of the occurrence is the only
 proof that it is planned: after a kill, a start finds it in the log, or appends it.
 
 Overdue occurrences, after an outage or a jump of the clock, are appended at once, unless they are
 older than the catch-up window, or the rule `latest` applies and a later one is overdue too. A long
 search for the following time continues in the next turns. If the topic of a schedule was deleted,
-the schedule is paused with the reason as its note.
+or this host has not its time zone, the schedule is paused with the reason as its note.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from duemq_common.errors import RecordUnreadable, RequestError
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from recurring_schedules import journal
-from recurring_schedules.definition import Definition
+from recurring_schedules.definition import Definition, InvalidDefinition
 from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.messages import add_occurrence
 from recurring_schedules.occurrences import StepWork, due_ms_of, search_after
@@ -217,9 +218,16 @@ class Planner:
         planned_ms = int(self._table.rows["next_ms"][slot])
         before = self._table.rows[slot].tolist()
         for _ in range(SKIPS_MAX):
-            next_ms = yield from search_after(definition, planned_ms, self._step)
+            next_ms, fault = None, ""
+            try:
+                next_ms = yield from search_after(definition, planned_ms, self._step)
+            except InvalidDefinition as error:
+                fault = str(error)
             if self._table.rows[slot].tolist() != before:  # it has changed meanwhile
                 self._table.set_wake(slot)
+                return None
+            if fault:
+                self._pause(slot, record, fault, now_ms)
                 return None
             is_old = planned_ms < now_ms - definition.catch_up_ms
             is_replaced = definition.overlap == "latest" and next_ms and next_ms <= now_ms

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -102,6 +103,8 @@ class ScheduleRequests:
             result = await action(request)
         except StoreError as error:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        except InvalidDefinition as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         missing = await self._store.wait_confirmed(self._store.max_offset)
         if missing:
             raise RequestError(missing.code, f"the change is in the log, but {missing.text}")
@@ -110,18 +113,15 @@ class ScheduleRequests:
     # -- create -------------------------------------------------------------------------------
 
     async def _create(self, request: Request) -> dict[str, object]:
-        try:
-            definition = decode_definition(request.body)
-            if request.fields.get("topic") != definition.topic:
-                raise InvalidDefinition("the field topic is not the definition's topic")
-            steps = self.record_of(definition, self._clock.now_ms(), StepWork())
-            record = await in_turns(steps)
-        except InvalidDefinition as error:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        definition = decode_definition(request.body)
+        if request.fields.get("topic") != definition.topic:
+            raise InvalidDefinition("the field topic is not the definition's topic")
+        steps = self.record_of(definition, self._clock.now_ms(), StepWork())
+        record = await in_turns(steps)
         existing = self._find(definition.name)
         if existing is not None:
             if existing.definition != definition:  # of a request at the same time
-                raise RequestError(ResponseCode.INVALID_PARAMETER, already_exists(definition.name))
+                raise InvalidDefinition(already_exists(definition.name))
             return {"created": False, **self._progress(existing)}
         journal.append(self._store, record, record.changed_ms)
         return {"created": True, **await self._planned(record)}
@@ -202,9 +202,13 @@ class ScheduleRequests:
         return await self._withdraw(request, DELETED)
 
     async def _withdraw(self, request: Request, state: str) -> dict[str, object]:
-        """Append the record of a pause or deletion, then cancel the pending occurrence."""
+        """Append the record of a pause or deletion, then cancel the pending occurrence.
+
+        If the occurrence before it is delayed by its jitter, it is cancelled, too.
+        """
         record = self._existing(request)
         while record.state != state:
+            delayed = await self._delayed_offsets(record)
             offsets = await self._pending_offsets(record)
             if self._existing(request) != record:  # it has changed meanwhile
                 record = self._existing(request)
@@ -212,8 +216,7 @@ class ScheduleRequests:
             withdrawn_ms = record.planned_ms if offsets.size else record.withdrawn_ms
             changed = self._changed(record, request, state, withdrawn_ms=withdrawn_ms)
             journal.append(self._store, changed, changed.changed_ms)
-            if offsets.size:
-                self._cancel(changed, offsets)
+            self._cancel(changed, offsets, delayed)
             return self._progress(changed)
         return self._progress(record)
 
@@ -240,22 +243,39 @@ class ScheduleRequests:
 
         An occurrence that was moved during a search can be missed: the next search finds it.
         """
+        definition, name = record.definition, record.definition.name
+        key = occurrence_key(name, record.planned_ms).encode()
         for _ in range(SEARCHES_MAX):
             log_end = self._store.max_offset
-            offsets = await self._search(record)
+            offsets = await self._search(name, HitQuery(topic=definition.topic), key.__eq__)
             if offsets.size or self._store.max_offset == log_end:
                 break
         return offsets
 
-    async def _search(self, record: ScheduleRecord) -> Offsets:
-        """Search once through the pending messages of the topic."""
-        definition = record.definition
-        key = occurrence_key(definition.name, record.planned_ms).encode()
-        query, cursor = HitQuery(topic=definition.topic), ""
+    async def _delayed_offsets(self, record: ScheduleRecord) -> Offsets:
+        """Return the log offset of the occurrence before the pending one, if its jitter delays it.
+
+        The pending one is planned as soon as the time before its jitter is over.
+        """
+        definition, name = record.definition, record.definition.name
+        if not definition.jitter_ms:
+            return np.empty(0, np.int64)
+        until_ms = self._clock.now_ms() + definition.jitter_ms + 1
+        query = HitQuery(topic=definition.topic, until_ms=until_ms)
+        prefix, pending = f"{name}@".encode(), occurrence_key(name, record.planned_ms).encode()
+        return await self._search(
+            name, query, lambda key: key.startswith(prefix) and key != pending
+        )
+
+    async def _search(
+        self, name: str, query: HitQuery, is_searched: Callable[[bytes], bool]
+    ) -> Offsets:
+        """Search once through pending messages for an occurrence with a unique key."""
+        cursor = ""
         while True:
             hits = self._pending.search(query, cursor)
             for offset, unique_key in zip(hits.offsets.tolist(), hits.keys, strict=True):
-                if unique_key == key and self._schedule_of(offset) == definition.name:
+                if is_searched(unique_key) and self._schedule_of(offset) == name:
                     return np.array([offset], np.int64)
             if hits.cursor is None:
                 return np.empty(0, np.int64)
@@ -280,14 +300,19 @@ class ScheduleRequests:
             return ""
         return "" if MANUAL in properties else str(properties.get(SCHEDULE_NAME, ""))
 
-    def _cancel(self, record: ScheduleRecord, offsets: Offsets) -> None:
-        """Cancel the occurrence that a record withdraws; correct the record if it was delivered."""
-        decided = self._pending.cancel(offsets)
+    def _cancel(self, record: ScheduleRecord, offsets: Offsets, delayed: Offsets) -> None:
+        """Cancel the occurrence that a record withdraws; correct the record if it was delivered.
+
+        Args:
+            offsets, delayed: See `_pending_offsets` and `_delayed_offsets`.
+        """
+        decided = self._pending.cancel(np.concatenate([offsets, delayed]))
         for remark in decided.remarks.values():
             self._table.withdrawn[record.definition.name] = record
             self._wake.set()
             raise _not_cancelled(record.definition.name, remark)
-        if record.state == PAUSED and not (decided.verdicts == Verdict.DONE).any():
+        is_done = (decided.verdicts[: offsets.size] == Verdict.DONE).any()
+        if record.state == PAUSED and offsets.size and not is_done:
             corrected = replace(record, withdrawn_ms=0, revision=record.revision + 1)
             journal.append(self._store, corrected, record.changed_ms)
 
@@ -352,9 +377,10 @@ class ScheduleRequests:
         """
         for name, record in list(self._table.withdrawn.items()):
             try:
+                delayed = await self._delayed_offsets(record)
                 offsets = await self._pending_offsets(record)
-                if offsets.size:
-                    self._cancel(record, offsets)
+                if self._table.withdrawn.get(name) is record:  # it is not done meanwhile
+                    self._cancel(record, offsets, delayed)
             except (RequestError, StoreError) as error:
                 self._failures.failed(
                     name, error, "the occurrence of schedule %s is not cancelled", name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from delayed_delivery.steps import Steps
 from duemq_common.clock import Clock
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
+from recurring_schedules.definition import InvalidDefinition
 from recurring_schedules.journal import ScheduleRecord
 from recurring_schedules.occurrences import StepWork, search_after
 from recurring_schedules.table import IS_DELETED, ScheduleTable
@@ -69,9 +71,11 @@ def _show(
     record, runs = table.record(store, slot), list[int]()
     planned_ms: int | None = clock.now_ms()
     step = StepWork()
-    while planned_ms is not None and len(runs) < min(_number(fields, "runs", 5), RUNS_MAX):
-        planned_ms = yield from search_after(record.definition, planned_ms, step)
-        runs += [] if planned_ms is None else [planned_ms]
+    count = min(_number(fields, "runs", 5), RUNS_MAX)
+    with suppress(InvalidDefinition):  # the note of the record has the reason
+        while planned_ms is not None and len(runs) < count:
+            planned_ms = yield from search_after(record.definition, planned_ms, step)
+            runs += [] if planned_ms is None else [planned_ms]
     return {**as_plain(record, clock.now_ms()), "runs": runs}
 
 

@@ -11,8 +11,15 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from recurring_schedules.definition import ALIASES, Definition, InvalidDefinition, check
+from recurring_schedules.definition import (
+    ALIASES,
+    TIME_MS_MAX,
+    Definition,
+    InvalidDefinition,
+    check,
+)
 from recurring_schedules.occurrences import (
+    DAY_MS,
     PARSE_WORK,
     SEARCHED_DAYS,
     STEP_WORK,
@@ -122,6 +129,10 @@ RULES = [
     ({"cron": "0 9 * * MON; 0 12 * * SAT"}, NOON, "2026-01-10T12:00Z"),
     ({"cron": "0 9 * * MON; 0 12 * * SAT"}, at("2026-01-10T12:00Z"), "2026-01-12T09:00Z"),
     ({"cron": "0 9 * * *; 0 0 29 2 *", "end_ms": NOON}, NOON, None),
+    ({"cron": "0 9 * * *"}, TIME_MS_MAX - 1, None),
+    ({"cron": "0 9 * * *"}, 10**15, None),
+    ({"every_ms": 1_000}, TIME_MS_MAX - 1, "5138-11-16T09:46:40Z"),
+    ({"every_ms": 1_000, "exclude": ("2026-01-06",)}, TIME_MS_MAX, None),
     ({"cron": "0 9 * * *", "every_days": 14}, NOON, "2026-01-19T09:00Z"),  # from 1970-01-05
     ({"cron": "0 9,17 * * *", "every_days": 14}, at("2026-01-19T09:00Z"), "2026-01-19T17:00Z"),
     ({"cron": "0 9 * * *", "every_days": 3, "start_ms": NOON}, NOON, "2026-01-08T09:00Z"),
@@ -208,6 +219,14 @@ REFUSED = [
     ({"every_ms": 1_000, "properties": {"DUEMQ_SCHEDULE": "x"}}, "reserved"),
     ({"every_ms": 1_000, "properties": {"a": "b\x02c"}}, "control characters"),
     ({"every_ms": 1_000, "tags": "b\x01c"}, "control characters"),
+    ({"every_ms": 1_000, "tags": "b\x02c", "properties": {"TAGS": "b"}}, "control characters"),
+    ({"every_ms": 1_000, "keys": "b\x02c", "properties": {"KEYS": "b"}}, "control characters"),
+    ({"cron": "1" * 5_000 + " * * * *"}, "has more than 1000 characters"),
+    ({"every_ms": 1_000, "exclude": ("1" * 5_000 + " * * * *",)}, "more than 1000 characters"),
+    ({"every_ms": 1_000, "properties": {"a": "ä" * 15_500}}, "more than 31000 bytes"),
+    ({"every_ms": 1_000, "exclude": ("* * * * *" + " " * 31,) * 1_000}, "more than 32000"),
+    ({"every_ms": 10**14, "exclude": ("* * * * *",)}, "never fires"),
+    ({"cron": "0 0 * * MON", "every_days": 522 * 7, "start_ms": NOON + DAY_MS}, "never fires"),
 ]
 
 
@@ -316,6 +335,13 @@ def test_a_search_has_steps_of_bounded_work(values: dict[str, Any]) -> None:
     units = [step.units for _ in search_after(definition, SATURDAY_MS, step)]
     assert len(units) > 10
     assert max(units) <= STEP_WORK + max(SEARCHED_DAYS, 1_000) + PARSE_WORK
+
+
+def test_the_work_of_a_search_grows_with_the_length_of_the_expression() -> None:
+    """A parse of 16,000 characters took 10 ms, and a step had 125 of them."""
+    expression = "*," * 400 + "* * * * *"
+    definition = Definition(name="s", topic="T", cron=expression)
+    assert [units for _, units in _unrestricted(definition, NOON)] == [PARSE_WORK + len(expression)]
 
 
 def test_the_exclusions_of_a_new_schedule_are_parsed_in_steps() -> None:

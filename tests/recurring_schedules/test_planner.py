@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -12,9 +13,15 @@ from duemq_common.clock import Signal
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import RequestError
 from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from recurring_schedules import journal, planner
-from recurring_schedules.definition import Definition
-from recurring_schedules.journal import PAUSED
+from recurring_schedules.definition import (
+    NAME_CHARACTERS_MAX,
+    PROPERTIES_BYTES_MAX,
+    TIME_MS_MAX,
+    Definition,
+)
+from recurring_schedules.journal import PAUSED, ScheduleRecord
 from recurring_schedules.occurrences import StepWork, due_ms_of
 from recurring_schedules.planner import TURN_OCCURRENCES, Planner
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
@@ -89,6 +96,51 @@ def test_a_schedule_whose_topic_was_deleted_is_paused_with_the_reason(rig: Sched
     assert planned[0] == MONDAY_MS + EVERY_MS
     assert planned[-2:] == [MONDAY_MS + 4 * EVERY_MS, MONDAY_MS + 5 * EVERY_MS]
     assert len(set(planned)) == len(planned)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"cron": "* * * * *", "zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
+        ({"cron": "61 * * * *"}, "the cron expression '61 * * * *' is invalid: Bad minute"),
+    ],
+)
+def test_a_schedule_that_this_host_cannot_evaluate_is_paused_with_the_reason(
+    rig: ScheduleRig, values: dict[str, str], reason: str
+) -> None:
+    """The zones of a host, and the accepted expressions, change with its packages."""
+    rig.open()
+    append_record(rig, Definition(name="s", topic="T", **values))
+    rig.create("other", every_ms=EVERY_MS)
+    rig.run_to(MONDAY_MS + EVERY_MS)
+    assert rig.planned("other") == [MONDAY_MS + EVERY_MS]
+    record = rig.table.record(rig.store, rig.table.find("s"))
+    assert record.state == PAUSED
+    assert record.note.startswith(f"paused by the broker: {reason}")
+    for action in ("resume", "backfill"):
+        with pytest.raises(RequestError, match=re.escape(reason)):
+            rig.call(action, "s", from_ms=0, until_ms=1)
+
+
+def test_occurrences_with_the_largest_properties_are_delivered(rig: ScheduleRig) -> None:
+    rig.open()
+    name = "x" * NAME_CHARACTERS_MAX
+    overhead = len(encode_properties({"TAGS": "t", "KEYS": "k", "a": ""}))
+    value = "v" * (PROPERTIES_BYTES_MAX - overhead)
+    rig.create(name, every_ms=EVERY_MS, tags="t", keys="k", properties={"a": value})
+    rig.run_to(MONDAY_MS + EVERY_MS)
+    assert rig.planned(name) == [MONDAY_MS + EVERY_MS]
+    with pytest.raises(RequestError, match="more than 31000 bytes"):
+        rig.create("s", every_ms=EVERY_MS, tags="t", keys="k", properties={"a": value + "v"})
+
+
+def test_a_schedule_ends_with_the_calendar(rig: ScheduleRig) -> None:
+    rig.open()
+    definition = Definition(name="s", topic="T", every_ms=TIME_MS_MAX, exclude=("* * * * *",))
+    append_record(rig, definition)
+    rig.run_to(MONDAY_MS + 2 * EVERY_MS)
+    assert rig.planned() == [MONDAY_MS + EVERY_MS]
+    assert rig.table.rows["next_ms"][rig.table.find("s")] == 0
 
 
 def test_an_urgent_schedule_is_planned_before_a_backlog_of_others(rig: ScheduleRig) -> None:
@@ -228,4 +280,11 @@ def store_definition(rig: ScheduleRig, definition: Definition) -> None:
     """Create a schedule as a message does, without its first occurrence."""
     now_ms = rig.clock.now_ms()
     record = at_once(rig.requests.record_of(definition, now_ms, StepWork()))
+    journal.append(rig.store, record, now_ms)
+
+
+def append_record(rig: ScheduleRig, definition: Definition) -> None:
+    """Append the record of a schedule without a check of its definition."""
+    now_ms = rig.clock.now_ms()
+    record = ScheduleRecord(definition=definition, planned_ms=now_ms, next_ms=now_ms + EVERY_MS)
     journal.append(rig.store, record, now_ms)

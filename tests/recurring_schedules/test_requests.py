@@ -15,7 +15,7 @@ from delayed_delivery.pending import Decided, HitQuery, PendingPiece, Verdict
 from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
-from recurring_schedules import journal
+from recurring_schedules import journal, planner
 from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import DELETED, ScheduleRecord
@@ -60,6 +60,22 @@ def test_the_occurrence_that_a_pause_cancelled_comes_after_a_resume(opened: Sche
     opened.call("resume", "s")
     opened.run_to(MONDAY_MS + 20_000)
     assert opened.planned() == [MONDAY_MS + 10_000, MONDAY_MS + 20_000]
+
+
+@pytest.mark.parametrize("action", ["pause", "delete"])
+def test_an_occurrence_that_its_jitter_delays_is_cancelled(
+    opened: ScheduleRig, action: str
+) -> None:
+    """The next one is planned already, and only that one was cancelled."""
+    for name in ("s", "other"):
+        opened.create(name, every_ms=10_000, jitter_ms=9_000)
+    opened.run_to(MONDAY_MS + 10_000 + planner.GATHER_MS)
+    assert opened.table.filled["planned_ms"].tolist() == [MONDAY_MS + 20_000] * 2
+    assert opened.planned() == opened.planned("other") == []
+    opened.call(action, "s")
+    opened.run_to(MONDAY_MS + 30_000 - 1)
+    assert opened.planned() == []
+    assert opened.planned("other") == [MONDAY_MS + 10_000, MONDAY_MS + 20_000]
 
 
 def test_a_cancelled_occurrence_is_not_planned_again(opened: ScheduleRig) -> None:

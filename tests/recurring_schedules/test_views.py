@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from delayed_delivery.steps import in_turns
-from recurring_schedules import views
+from recurring_schedules import journal, views
+from recurring_schedules.definition import Definition
+from recurring_schedules.journal import ScheduleRecord
 from recurring_schedules.table import ScheduleTable
 from tests.recurring_schedules.rig import ScheduleRig
 from tests.support.work_per_turn import WorkPerTurn
@@ -28,3 +30,12 @@ def test_other_work_runs_between_the_records_of_a_page(
     page: Any = asyncio.run(work.during(in_turns(show({}))))
     assert len(page["schedules"]) == COUNT
     assert (work.most, work.total) == (4, COUNT)
+
+
+def test_a_schedule_with_an_unknown_zone_has_no_next_times(rig: ScheduleRig) -> None:
+    rig.open()
+    definition = Definition(name="s", topic="T", cron="* * * * *", zone="Mars/Olympus")
+    journal.append(rig.store, ScheduleRecord(definition=definition), rig.clock.now_ms())
+    show: Any = views.admin_views(lambda: (rig.store, rig.table, rig.clock))["show"]
+    page: Any = asyncio.run(in_turns(show({"schedule": "s"})))
+    assert (page["definition"]["zone"], page["runs"]) == ("Mars/Olympus", [])
