@@ -174,7 +174,8 @@ class MigrationService:
             return allowed.at_ms
         if self._is_full():
             await self.owners_or_raise().keeper.persist()
-            return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
+            waits = self._find() is None or self._is_full()
+            return self._clock.now_ms() + (AGAIN_MS if waits else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
         self.throttle.count_step(step.processed, now_ms, self._clock.now_ms())
@@ -222,7 +223,7 @@ class MigrationService:
                 at_ms += at_ms - now_ms  # a step of another level comes first
             while True:
                 await self._sleep(at_ms, self._stop)
-                if self._stopping:
+                if self._stopping or self._find() is None:  # the owners stop first
                     raise NoOwners("the broker stops: count again after its next start")
                 now_ms = began_ms = self._clock.now_ms()
                 self._observe(now_ms)

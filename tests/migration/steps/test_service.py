@@ -14,6 +14,7 @@ from delayed_delivery import ownership
 from delayed_delivery.ownership import Route, StateRecord
 from duemq_common.codes import RequestCode
 from duemq_migration.ownership.owners import NoOwners
+from duemq_migration.steps.service import AGAIN_MS
 from duemq_migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker
 from tests.migration.lateness import delivered
@@ -306,6 +307,46 @@ def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) 
         service.stop()
         with pytest.raises(NoOwners, match="the broker stops"):
             await counting
+
+    with_broker(tmp_path, steps)
+
+
+def test_a_count_ends_when_the_owners_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They leave before the migration is stopped, and close their files."""
+
+    async def steps(bench: Bench) -> None:
+        bench.service.owners_or_raise()
+        with monkeypatch.context() as left:
+            left.setattr(bench.service, "_find", lambda: None)
+            with pytest.raises(NoOwners, match="the broker stops"):
+                await bench.service.throttled(iter([1, 1]))
+
+    with_broker(tmp_path, steps)
+
+
+def test_a_turn_waits_when_the_owners_leave_during_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the broker, with an error, at a stop or a change of role."""
+
+    async def steps(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.command("start", levels=[5])
+        await bench.command("pause", levels=[5])
+        service = bench.service
+        service.stop()  # the turns are those of the test
+        await bench.command("resume", levels=[5])
+
+        async def persist() -> None:
+            left.setattr(service, "_find", lambda: None)
+
+        with monkeypatch.context() as left:
+            left.setattr("duemq_migration.steps.service.RETURNED_MAX", 0)
+            left.setattr(service.owners_or_raise().keeper, "persist", persist)
+            assert await service.turn() == bench.clock.now_ms() + AGAIN_MS
+            assert service._find() is None
 
     with_broker(tmp_path, steps)
 
