@@ -18,6 +18,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
 from typing import Any, Final, Generic, Self, TypeVar, Unpack
@@ -32,6 +33,7 @@ from duemq.client.role import ClientOptions
 Result = TypeVar("Result")
 AnyRole = TypeVar("AnyRole")
 JOIN_S: Final = 30.0
+CANCEL_S: Final = 5.0  # for tasks of other threads at the end
 
 
 class LoopThread:
@@ -50,6 +52,7 @@ class LoopThread:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.run_until_complete(_cancel_others())  # threads may wait for their results
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +64,8 @@ class LoopThread:
         """Run a coroutine on the loop and return its result.
 
         Raises:
-            Closed: The loop was closed, or belongs to the process that this one was forked from.
+            Closed: The loop was closed, also meanwhile, or belongs to the process that this one was
+                forked from.
             TimeoutError: The coroutine took longer than `timeout_s`; it is cancelled.
         """
         if self._process != os.getpid() or not self._thread.is_alive():
@@ -75,6 +79,8 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
+        except CancelledError as error:
+            raise Closed("the client is closed") from error
         except BaseException:
             future.cancel()
             raise
@@ -97,6 +103,15 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_S)
             self._loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of the loop, and let them end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_S)
 
 
 class _BlockingRole(Generic[AnyRole]):

@@ -109,7 +109,7 @@ class Client(ServerConnections):
             return [(self.broker_name, self.broker)]
         if self._asking is None:
             self._asking = asyncio.create_task(self._load_masters(), name="masters")
-        return await asyncio.shield(self._asking)
+        return await self.shared(self._asking)
 
     async def _load_masters(self) -> list[tuple[str, str]]:
         await asyncio.sleep(0)
@@ -172,7 +172,7 @@ class Client(ServerConnections):
             self._refreshing[topic] = task
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
         try:
-            return await asyncio.shield(task)
+            return await self.shared(task)
         except Unreachable:
             if topic in self._routes and not refresh:  # the former route is better than none
                 return self._routes[topic][0]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from duemq.auth.signature import Credentials
 from duemq.client.connection import ServerConnection
@@ -24,6 +24,7 @@ ONLY_PLAINTEXT: Final = "; if the server does not use TLS, leave out tls (--tls)
 ONLY_TLS: Final = "; if the server requires TLS, give tls (--tls)"
 UNSIGNED: Final = "The requests are not signed: give credentials (--access-key, --secret-file)"
 
+Result = TypeVar("Result")
 Handler = Callable[[Request, ServerConnection], Response | Awaitable[Response | None] | None]
 """Handler of a request of a server; a one-way request has no response."""
 
@@ -88,7 +89,21 @@ class ServerConnections:
             task = asyncio.create_task(self._open(address), name=f"connect {address}")
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        return await asyncio.shield(task)
+        return await self.shared(task)
+
+    async def shared(self, task: asyncio.Task[Result]) -> Result:
+        """Return the result of a task that several calls await.
+
+        Raises:
+            Closed: The client was closed meanwhile.
+        """
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and caller is not None and not caller.cancelling():
+                raise Closed("the client is closed") from None
+            raise
 
     async def _open(self, address: str) -> ServerConnection:
         host, port = host_and_port(address)

@@ -127,6 +127,7 @@ class Producer(ClientRole):
         """Wait for the sends in flight."""
         while self._in_flight:
             await self._room(0)
+        self._wake_next()  # a send that waits gets the turn that this wait had
 
     # Sends.
 

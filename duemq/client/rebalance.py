@@ -140,10 +140,12 @@ class Rebalance:
                 self._give_up(queue)
         missing = [queue for queue in chosen if queue not in self.queues]
         free = [queue for queue in missing if queue not in self._leaving]
+        until_s = float("inf")
         if free and self._settings.has_locks:
+            until_s = asyncio.get_running_loop().time() + LOCK_S
             locked, _ = await self._locks.lock(free)
             free = [queue for queue in free if queue in locked]
-        results = [await self._take(queue) for queue in free]
+        results = [await self._take(queue, until_s) for queue in free]
         return all(results) and len(free) == len(missing)
 
     async def _members(self, route: TopicRoute) -> list[str]:
@@ -186,7 +188,7 @@ class Rebalance:
 
     # Queues.
 
-    async def _take(self, queue: MessageQueue) -> bool:
+    async def _take(self, queue: MessageQueue, locked_until_s: float) -> bool:
         """Take a queue; return whether its offset is available."""
         try:
             committed = await self._offsets.committed(queue)
@@ -199,13 +201,14 @@ class Rebalance:
         self._failures.succeeded(queue)
         if queue.topic not in self._subscriptions:  # unsubscribed meanwhile
             return False
-        self._start(queue, offset, committed)
+        self._start(queue, offset, committed, locked_until_s)
         return True
 
-    def _start(self, queue: MessageQueue, offset: int, committed: int | None) -> None:
+    def _start(
+        self, queue: MessageQueue, offset: int, committed: int | None, locked_until_s: float
+    ) -> None:
         process_queue = ProcessQueue(queue, self._subscriptions.get(queue.topic), offset, committed)
-        if self._settings.has_locks:
-            process_queue.locked_until_s = asyncio.get_running_loop().time() + LOCK_S
+        process_queue.locked_until_s = locked_until_s
         self.queues[queue] = process_queue
         self._pulls.start(process_queue)
 
@@ -253,7 +256,8 @@ class Rebalance:
         async with self._committing:
             committed = await self._offsets.commit({queue: offset})
         if self.queues.get(queue) is process_queue:
-            self._start(queue, offset, offset if committed else None)
+            until_s = process_queue.locked_until_s
+            self._start(queue, offset, offset if committed else None, until_s)
 
     # Offsets.
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final, Unpack
 
 from duemq.client.connection import ServerConnection
+from duemq.client.errors import ClientError, NoRoute
 from duemq.client.message import Message, MessageQueue, ReceivedMessage
 from duemq.client.producer import Producer, ProducerOptions, SendResult
 from duemq_common.codes import RequestCode
@@ -37,6 +38,7 @@ Local = Callable[[Message], Awaitable[LocalTransactionState]]
 """Runs the local transaction of a message."""
 Check = Callable[[ReceivedMessage], Awaitable[LocalTransactionState]]
 """Finds out the outcome of an earlier transaction."""
+UNSENT_LOG: Final = "the %s of message %s is not sent; the broker will ask for it: %s"
 UNKNOWN_LOG: Final = "the local transaction of message %s failed; the broker will ask again"
 
 
@@ -61,8 +63,8 @@ class TransactionProducer(Producer):
     async def send_in_transaction(self, message: Message, local: Local) -> SendResult:
         """Send a half message, run the local transaction, and commit or roll back.
 
-        The message is rolled back if `local` raises, and the error is raised again. With UNKNOWN
-        the broker asks `check` later.
+        The message is rolled back if `local` raises, and the error is raised again. With UNKNOWN,
+        or if the outcome cannot be sent, the broker asks `check` later.
 
         Raises:
             ValueError: The message has a level, which Apache's brokers do not apply at the commit,
@@ -93,8 +95,18 @@ class TransactionProducer(Producer):
     async def _end(
         self, message: Message, sent: SendResult, outcome: LocalTransactionState
     ) -> None:
+        try:
+            await self._send_outcome(message, sent, outcome)
+        except (ClientError, OSError) as error:
+            log.warning(UNSENT_LOG, outcome.name, message.message_id, error)
+
+    async def _send_outcome(
+        self, message: Message, sent: SendResult, outcome: LocalTransactionState
+    ) -> None:
         route = await self.client.route(message.topic)
         address = route.master(sent.queue.broker_name)
+        if not address:
+            raise NoRoute(f"broker {sent.queue.broker_name} has no master")
         _, _, log_offset = decode_offset_id(sent.offset_message_id)
         fields = {
             "topic": message.topic,

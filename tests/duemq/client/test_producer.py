@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from duemq.client import Message, NotSent, Producer, PullConsumer, Refused
+from duemq.client import ClientError, Message, NotSent, Producer, PullConsumer, Refused
 from duemq.client.message import milliseconds
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import TIMEOUT_S, running, small
 
 Run = Callable[..., Any]
+WAIT_S = 20.0
 IMPORT = """
 import resource, sys
 from duemq import Message, Producer, PullConsumer
@@ -169,3 +171,20 @@ def test_due_times_are_rounded_up() -> None:
 
 def test_the_import_needs_no_numpy() -> None:
     subprocess.run([sys.executable, "-c", IMPORT], check=True)
+
+
+def test_a_send_that_waits_when_the_producer_closes_has_an_outcome(run: Run) -> None:
+    async def main() -> None:
+        producer = Producer(broker="127.0.0.1:1", in_flight_max=1)
+        producer._in_flight = 1  # a send that has no response yet
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(producer.send(Message("T", b"")))
+        await asyncio.sleep(0)
+        producer._in_flight = 0
+        producer._wake_next()
+        await closing
+        with pytest.raises(ClientError):
+            await asyncio.wait_for(waiting, WAIT_S)
+
+    run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from duemq.client import (
     ReceivedMessage,
     Requester,
     TransactionProducer,
+    Unreachable,
     send_reply,
 )
 from tests.support.running_broker import running, small
@@ -145,6 +147,34 @@ def test_the_broker_asks_for_an_unknown_outcome(run: Run, tmp_path: Path) -> Non
             pulled = await consumer.pull(queue, 1, wait_s=WAIT_S)
             assert [each.body for each in pulled.messages] == [b"half"]
             assert {*questions} == {sent.message_id}  # repeated while there is no answer
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["committed", "failed"])
+def test_an_outcome_that_cannot_be_sent_does_not_replace_that_of_the_transaction(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The broker asks for it later."""
+
+    async def lose(*_: object) -> None:
+        raise Unreachable("the broker is away")
+
+    async def local(_: Message) -> LocalTransactionState:
+        monkeypatch.setattr(Client, "notify", lose)
+        if fails:
+            raise LookupError("no such account")
+        return LocalTransactionState.COMMIT
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path)) as (broker, _),
+            Client(broker=broker.address) as client,
+            TransactionProducer(client=client, check=never) as producer,
+        ):
+            await producer.send(Message("T", b"first"))
+            with pytest.raises(LookupError) if fails else nullcontext():
+                await producer.send_in_transaction(Message("T", b"half"), local)
 
     run(main())
 

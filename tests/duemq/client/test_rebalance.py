@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.client import Client, ConsumerSettings, MessageQueue, PullConsumer
 from duemq.client.handlers import HandlerPool
 from duemq.client.process_queue import FlowLimits, ProcessQueue
+from duemq.client.queue_offsets import QueueOffsets
 from duemq.client.rebalance import Rebalance, allocated
 from duemq.pop.allocation import STRATEGIES
 
@@ -56,16 +59,10 @@ class SlowOffsets:
 def test_the_last_commit_waits_for_the_one_before(run: Callable[..., Any]) -> None:
     """Apache's brokers handle the requests of a connection in parallel."""
 
-    async def retry(*_: object) -> None:
-        raise AssertionError("no handler failed")
-
     async def main() -> None:
         async with Client(broker="127.0.0.1:1") as client:
-            settings, offsets = ConsumerSettings(commit_s=0), SlowOffsets()
-            limits = FlowLimits(settings)
-            pool = HandlerPool(settings, {}, limits, retry)
-            reader = PullConsumer(group="g", client=client)
-            rebalance = Rebalance(client, reader, settings, {}, offsets, limits, pool)
+            offsets = SlowOffsets()
+            rebalance = rebalance_of(client, ConsumerSettings(commit_s=0), offsets)
             queue = rebalance.queues[QUEUE] = ProcessQueue(QUEUE, None, 0, None)
             commits = asyncio.create_task(rebalance.repeat_commits())
             await offsets.begun.wait()
@@ -76,5 +73,70 @@ def test_the_last_commit_waits_for_the_one_before(run: Callable[..., Any]) -> No
             offsets.release.set()
             await closing
             assert offsets.committed_offsets == [0, 10]
+
+    run(main())
+
+
+def rebalance_of(client: Client, settings: ConsumerSettings, offsets: QueueOffsets) -> Rebalance:
+    """Return a rebalance whose handlers do not fail."""
+
+    async def retry(*_: object) -> None:
+        raise AssertionError("no handler failed")
+
+    limits = FlowLimits(settings)
+    pool = HandlerPool(settings, {}, limits, retry)
+    reader = PullConsumer(group="g", client=client)
+    return Rebalance(client, reader, settings, {QUEUE.topic: None}, offsets, limits, pool)
+
+
+class EarlierOffsets:
+    """Offsets that are read a minute after they were requested."""
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        loop = asyncio.get_running_loop()
+        time = loop.time
+        loop.time = lambda: time() + 60.0
+        return 0
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        return set(offsets)
+
+
+def test_a_lock_lasts_from_its_request_on(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker counts from then on; another consumer may have the lock afterwards."""
+
+    async def route(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(read_queues=[QUEUE])
+
+    async def lock(*_: object) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        return {QUEUE}, set()
+
+    async def main() -> None:
+        async with Client(broker="127.0.0.1:1") as client:
+            rebalance = rebalance_of(client, ConsumerSettings(ordered=True), EarlierOffsets())
+
+            async def members(*_: object) -> list[str]:
+                return [client.client_id]
+
+            monkeypatch.setattr(client, "refresh_route", route)
+            monkeypatch.setattr(rebalance, "_members", members)
+            monkeypatch.setattr(rebalance._locks, "lock", lock)
+            assert await rebalance._rebalance(QUEUE.topic)
+            assert rebalance.queues[QUEUE].locked_until_s < asyncio.get_running_loop().time()
+
+    run(main())
+
+
+def test_a_restarted_queue_has_the_lock_that_it_had(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with Client(broker="127.0.0.1:1") as client:
+            rebalance = rebalance_of(client, ConsumerSettings(ordered=True), EarlierOffsets())
+            queue = rebalance.queues[QUEUE] = ProcessQueue(QUEUE, None, 7, None)
+            queue.locked_until_s = 1.0
+            await rebalance.restart(queue, 3)
+            assert rebalance.queues[QUEUE] is not queue
+            assert rebalance.queues[QUEUE].locked_until_s == 1.0
 
     run(main())

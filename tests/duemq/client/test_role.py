@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -78,5 +79,44 @@ def test_a_message_after_the_end_is_refused(run: Run) -> None:
         await producer.close()
         with pytest.raises(Closed):
             await producer.send(Message("T", b"late"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("shared", ["_open", "_load_route"])
+def test_a_call_that_waits_when_the_client_closes_raises_closed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    """It was cancelled, so a task of the application ended without a word."""
+
+    async def wait(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        monkeypatch.setattr(Client, shared, wait)
+        client = Client(ADDRESS)
+        call = asyncio.create_task(client.route("T"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Closed):
+            await call
+
+    run(main())
+
+
+def test_a_cancelled_call_is_cancelled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        monkeypatch.setattr(Client, "_open", wait)
+        client = Client(ADDRESS)
+        call = asyncio.create_task(client.connect(ADDRESS))
+        await asyncio.sleep(0)
+        call.cancel()
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
     run(main())
