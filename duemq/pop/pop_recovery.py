@@ -11,6 +11,7 @@ table may lack this, too, and their records are due when the clock shows that ti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 
+log = logging.getLogger(__name__)
 COPIED: Final = frozenset({"TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"})
 """Properties of copies that timers made."""
 ACK_TAGS: Final = [java_hash(tag) for tag in (ACK_TAG, BATCH_ACK_TAG)]
@@ -46,7 +48,7 @@ def recover_pops(
         undecided: Receives the undecided checkpoints of the table, and the later ones of the log;
             also the latest time at which one of the later acknowledgements was stored.
     """
-    pops, count = offsets.pops(), 0
+    pops, count, refused = offsets.pops(), 0, ""
     if pops is None:
         return 0
     undecided.load(pops.first_needed, pops.latest_ms)
@@ -58,10 +60,17 @@ def recover_pops(
         end = min(max(checkpoint.offsets) + 1, queue_end)
         committed = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
         if end > (committed or 0):
+            queue = checkpoint.group, checkpoint.topic, checkpoint.queue_id
+            try:
+                offsets.commit(*queue, end)
+            except RequestError as error:  # the table was full at the pop, too
+                refused = refused or str(error)
+                continue
             # The start resets the groups of a deleted topic again; this pop has taken the reset.
-            offsets.take_reset(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
-            offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, end)
+            offsets.take_reset(*queue)
             count += 1
+    if refused:
+        log.warning("pops whose offsets are not stored are repeated: %s", refused)
     return count
 
 

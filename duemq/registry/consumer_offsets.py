@@ -35,6 +35,7 @@ from types import MappingProxyType
 from delayed_delivery.steps import collected
 from duemq.net.memory import MemoryBudget
 from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
+from duemq.registry.internal_topics import may_read
 from duemq.registry.offset_table import (
     CRC,
     FREE_QUEUES,
@@ -375,8 +376,9 @@ class OffsetManager(SavedTable):
             text = f"queue {queue_id} of {topic}: queues are numbered 0 to {QUEUES_MAX - 1}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         queues = table.get((topic, group))
+        is_own = group.startswith(INTERNAL_GROUP_PREFIX) and not may_read(topic)
         if queues is None:
-            if len(table) >= self._pairs_max:
+            if len(table) >= self._pairs_max and not is_own:
                 text = (
                     f"there are offsets of {len(table)} topic and group pairs; the limit is "
                     f"consumerOffsetsMax={self._pairs_max}. Delete groups, or set a higher limit"
@@ -384,7 +386,6 @@ class OffsetManager(SavedTable):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
             queues = table[topic, group] = {}
         if len(queues) >= FREE_QUEUES and queue_id not in queues:
-            is_own = group.startswith(INTERNAL_GROUP_PREFIX)
             if not self._memory.reserve(OFFSET_BYTES, is_checked=is_own):
                 text = "too many consumer offsets for the memory that is left (remotingMemoryMax)"
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duemq.pop.revival import reviver
+from duemq.registry.consumer_offsets import OffsetManager
 from duemq_common.clock import FakeClock
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.errors import RequestError
 from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
@@ -51,6 +54,21 @@ def test_a_pop_that_only_the_log_contains_is_not_repeated(
     tmp_path: Path, invisible_ms: int
 ) -> None:
     assert popped_after_a_kill(tmp_path, invisible_ms=invisible_ms) == ["c"]
+
+
+def test_a_start_with_a_full_table_of_offsets_repeats_pops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal of an offset ended the start."""
+    put = OffsetManager._put
+
+    def refuse(offsets: OffsetManager, table: Any, group: str, topic: str, *where: int) -> None:
+        if topic == "T":
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the table is full")
+        put(offsets, table, group, topic, *where)
+
+    monkeypatch.setattr(OffsetManager, "_put", refuse)
+    assert popped_after_a_kill(tmp_path, invisible_ms=60_000) == ["a", "b", "c"]
 
 
 def test_messages_that_were_revived_before_a_kill_are_not_revived_again(tmp_path: Path) -> None:

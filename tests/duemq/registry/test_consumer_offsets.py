@@ -24,6 +24,7 @@ from duemq.registry.verify import KIND, OFFSETS
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore, RequestError
+from duemq_common.topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, REVIVE_PREFIX
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.store import MessageStore
 from message_store.verify import verify_store
@@ -309,6 +310,18 @@ def test_the_number_of_offsets_is_bounded_by_its_key(tmp_path: Path) -> None:
         offsets.commit(group, "t", 0, 1)
     with pytest.raises(RequestError, match="consumerOffsetsMax=2"):
         offsets.commit("c", "t", 0, 1)
+
+
+def test_the_progress_of_the_broker_is_stored_in_a_full_table(tmp_path: Path) -> None:
+    """Its refusal ended the revival of pops, and with it the broker."""
+    offsets = OffsetManager(ConfigFile(tmp_path / "o.json"), FakeClock(), pairs_max=0)
+    for topic in (HALF_TOPIC, f"{REVIVE_PREFIX}DefaultCluster"):
+        offsets.commit(f"{INTERNAL_GROUP_PREFIX}x", topic, 0, 7)
+        assert offsets.query(f"{INTERNAL_GROUP_PREFIX}x", topic, 0) == 7
+    with pytest.raises(
+        RequestError, match="consumerOffsetsMax=0"
+    ):  # a client may name such a group
+        offsets.commit(f"{INTERNAL_GROUP_PREFIX}x", "t", 0, 7)
 
 
 @pytest.mark.finding("3S3")
