@@ -106,8 +106,8 @@ class ServerConnections:
             raise
 
     async def _open(self, address: str) -> ServerConnection:
-        host, port = host_and_port(address)
         try:
+            host, port = host_and_port(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: ServerConnection(address, self._requested, self._connection_lost),
@@ -115,7 +115,7 @@ class ServerConnections:
                     port,
                     ssl=self._tls,
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: of the address
             reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
             raise self.unreachable(address, error, reason) from error
         self._connections[address] = connection

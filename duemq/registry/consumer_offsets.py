@@ -385,10 +385,10 @@ class OffsetManager(SavedTable):
                 )
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
             queues = table[topic, group] = {}
-        if len(queues) >= FREE_QUEUES and queue_id not in queues:
-            if not self._memory.reserve(OFFSET_BYTES, is_checked=is_own):
-                text = "too many consumer offsets for the memory that is left (remotingMemoryMax)"
-                raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        is_counted = len(queues) >= FREE_QUEUES and queue_id not in queues
+        if is_counted and not self._memory.reserve(OFFSET_BYTES, is_checked=is_own):
+            text = "too many consumer offsets for the memory that is left (remotingMemoryMax)"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         queues[queue_id] = offset
 
     async def topics_by_group(self) -> dict[str, list[str]]:

@@ -20,8 +20,10 @@ from duemq.client import (
     PushConsumer,
     Requester,
     TransactionProducer,
+    Unreachable,
 )
 from duemq.client.role import ClientOptions, ClientRole
+from duemq_common.codes import RequestCode
 
 Run = Callable[..., Any]
 ADDRESS = "127.0.0.1:1"
@@ -101,6 +103,18 @@ def test_a_call_that_waits_when_the_client_closes_raises_closed(
         await client.close()
         with pytest.raises(Closed):
             await call
+
+    run(main())
+
+
+@pytest.mark.parametrize("address", ["", "broker", "broker:x", "broker..lan:1", f"{'b' * 64}:1"])
+def test_a_broker_with_an_invalid_address_is_unreachable(run: Run, address: str) -> None:
+    """One such broker in a route ended the heartbeats to all others."""
+
+    async def main() -> None:
+        async with Client(ADDRESS) as client:
+            with pytest.raises(Unreachable):
+                await client.call(address, RequestCode.HEART_BEAT)
 
     run(main())
 

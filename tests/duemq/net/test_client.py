@@ -184,7 +184,10 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
     assert split_address(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "host:", ":1", "host:x", "host:99999", "broker..lan:1", f"{'b' * 64}:1"],
+)
 def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         split_address(text)
