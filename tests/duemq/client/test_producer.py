@@ -12,8 +12,18 @@ from typing import Any
 
 import pytest
 
-from duemq.client import ClientError, Message, NotSent, Producer, PullConsumer, Refused
+from duemq.client import (
+    Client,
+    Message,
+    MessageQueue,
+    NotSent,
+    Producer,
+    PullConsumer,
+    Refused,
+    Unreachable,
+)
 from duemq.client.message import milliseconds
+from duemq.client.routes import TopicRoute
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import TIMEOUT_S, running, small
 
@@ -173,18 +183,32 @@ def test_the_import_needs_no_numpy() -> None:
     subprocess.run([sys.executable, "-c", IMPORT], check=True)
 
 
-def test_a_send_that_waits_when_the_producer_closes_has_an_outcome(run: Run) -> None:
+def test_a_send_behind_others_has_an_outcome_when_the_producer_closes(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
-        producer = Producer(broker="127.0.0.1:1", in_flight_max=1)
-        producer._in_flight = 1  # a send that has no response yet
+        released = asyncio.Event()
+
+        async def route(*_: object) -> TopicRoute:
+            return TopicRoute("T", {}, (MessageQueue("T", "b", 0),), ())
+
+        async def lose(*_: object) -> None:
+            await released.wait()
+            raise Unreachable("the broker is away")
+
+        monkeypatch.setattr(Client, "route", route)
+        monkeypatch.setattr(Producer, "_connect", lose)
+        producer = Producer(broker="127.0.0.1:1", in_flight_max=1, retries=0)
+        first = asyncio.create_task(producer.send(Message("T", b"")))
+        await asyncio.sleep(0)
         closing = asyncio.create_task(producer.close())
         await asyncio.sleep(0)
-        waiting = asyncio.create_task(producer.send(Message("T", b"")))
+        second = asyncio.create_task(producer.send(Message("T", b"")))
         await asyncio.sleep(0)
-        producer._in_flight = 0
-        producer._wake_next()
+        released.set()
         await closing
-        with pytest.raises(ClientError):
-            await asyncio.wait_for(waiting, WAIT_S)
+        for send in (first, second):
+            with pytest.raises(NotSent):
+                await asyncio.wait_for(send, WAIT_S)
 
     run(main())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from duemq.client import Client, ConsumerSettings, MessageQueue, PullConsumer
 from duemq.client.handlers import HandlerPool
+from duemq.client.locks import QueueLocks
 from duemq.client.process_queue import FlowLimits, ProcessQueue
 from duemq.client.queue_offsets import QueueOffsets
 from duemq.client.rebalance import Rebalance, allocated
@@ -107,11 +108,14 @@ def test_a_lock_lasts_from_its_request_on(
 ) -> None:
     """The broker counts from then on; another consumer may have the lock afterwards."""
 
+    requests: list[MessageQueue] = []
+
     async def route(*_: object) -> SimpleNamespace:
         return SimpleNamespace(read_queues=[QUEUE])
 
     async def lock(*_: object) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        return {QUEUE}, set()
+        requests.append(QUEUE)
+        return {QUEUE} if len(requests) == 1 else set(), set()  # the broker is away afterwards
 
     async def main() -> None:
         async with Client(broker="127.0.0.1:1") as client:
@@ -122,8 +126,8 @@ def test_a_lock_lasts_from_its_request_on(
 
             monkeypatch.setattr(client, "refresh_route", route)
             monkeypatch.setattr(rebalance, "_members", members)
-            monkeypatch.setattr(rebalance._locks, "lock", lock)
-            assert await rebalance._rebalance(QUEUE.topic)
+            monkeypatch.setattr(QueueLocks, "lock", lock)
+            assert await rebalance.turn()
             assert rebalance.queues[QUEUE].locked_until_s < asyncio.get_running_loop().time()
 
     run(main())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,14 +59,14 @@ def test_a_start_with_a_full_table_of_offsets_repeats_pops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal of an offset ended the start."""
-    put = OffsetManager._put
+    commit = OffsetManager.commit
 
-    def refuse(offsets: OffsetManager, table: Any, group: str, topic: str, *where: int) -> None:
+    def refuse(offsets: OffsetManager, group: str, topic: str, *where: int) -> None:
         if topic == "T":
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the table is full")
-        put(offsets, table, group, topic, *where)
+        commit(offsets, group, topic, *where)
 
-    monkeypatch.setattr(OffsetManager, "_put", refuse)
+    monkeypatch.setattr(OffsetManager, "commit", refuse)
     assert popped_after_a_kill(tmp_path, invisible_ms=60_000) == ["a", "b", "c"]
 
 

@@ -71,13 +71,15 @@ def test_a_group_that_begins_at_the_end_gets_its_first_revived_message(rig: RunS
     rig(scene)
 
 
-def test_messages_are_revived_while_the_table_of_offsets_is_full(rig: RunScene) -> None:
+def test_messages_are_revived_while_the_table_of_offsets_is_full(
+    rig: RunScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first commit of the reviver's own progress was refused, which ended the broker."""
 
     async def scene(rig: PopRig) -> None:
         await rig.send(0, b"m")
         assert len(await rig.client.pop(invisibleTime=5_000)) == 1
-        rig.broker.parts.offsets._pairs_max = 0
+        monkeypatch.setattr(rig.broker.parts.offsets, "_pairs_max", 0)
         await advance(rig.broker, rig.clock, 6_000)
         await advance(rig.broker, rig.clock, 60_000)
         assert [message.body for message in await rig.client.pop()] == [b"m"]
