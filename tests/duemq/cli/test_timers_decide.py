@@ -70,6 +70,13 @@ def test_what_is_requested(requests: list[Any], tmp_path: Path) -> None:
     assert "would move" in ran.stdout
 
 
+def test_a_malformed_address_is_a_usage_error() -> None:
+    words = ["cancel", "--id", "a", "--broker", "nowhere"]
+    error = CliRunner().invoke(timers_app, words).exception
+    assert isinstance(error, UsageError)
+    assert str(error) == "'nowhere' is not host:port"
+
+
 @pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
 def test_nothing_named_is_a_usage_error(requests: list[Any], words: list[str]) -> None:
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
