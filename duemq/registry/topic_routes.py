@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from duemq.net import wire_json
-from duemq.net.client import RemotingClient
+from duemq.net.client import RemotingClient, split_address
 from duemq.net.notices import Notices
 from duemq.registry.config_file import JsonObject
 from duemq_common.clock import Clock
@@ -168,7 +168,12 @@ def brokers_of(route: JsonObject) -> list[BrokerQueues]:
         grpc = next((each for each in servers.get(address) or () if each.startswith(GRPC)), "")
         brokers.append(
             BrokerQueues(
-                name, address, grpc.removeprefix(GRPC), read_queues, write_queues, int(data["perm"])
+                name,
+                _valid(address),
+                _valid(grpc.removeprefix(GRPC)),
+                read_queues,
+                write_queues,
+                int(data["perm"]),
             )
         )
     return sorted(brokers, key=lambda each: each.broker_name)
@@ -176,3 +181,12 @@ def brokers_of(route: JsonObject) -> list[BrokerQueues]:
 
 def _master(data: Mapping[str, Mapping[str, str]]) -> str:
     return (data.get("brokerAddrs") or {}).get(MASTER) or ""
+
+
+def _valid(address: str) -> str:
+    """Return an address; empty if it is malformed, so that only its broker is left out."""
+    try:
+        split_address(address)
+    except ValueError:
+        return ""
+    return address

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,3 +244,14 @@ def topic(name: str, queues: int) -> dict[str, object]:
         "topicSysFlag": 0,
         "order": "false",
     }
+
+
+@pytest.mark.parametrize("text", ["b..b:1", "b", "b:99999"])
+def test_an_address_that_no_host_can_have_leaves_its_broker_out(text: str) -> None:
+    """It ended the request for the route of all brokers."""
+    data: Any = route("a", "b", grpc="v5:1")
+    data["brokerDatas"][1]["brokerAddrs"]["0"] = text
+    data["filterServerTable"] = {"a:1": [f"grpc://{text}"], text: ["grpc://v5:1"]}
+    first, second = brokers_of(data)
+    assert (first.address, first.grpc) == ("a:1", "")
+    assert (second.address, second.grpc) == ("", "v5:1")
