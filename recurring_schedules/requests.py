@@ -379,8 +379,9 @@ class ScheduleRequests:
             try:
                 delayed = await self._delayed_offsets(record)
                 offsets = await self._pending_offsets(record)
-                if self._table.withdrawn.get(name) is record:  # it is not done meanwhile
-                    self._cancel(record, offsets, delayed)
+                if self._table.withdrawn.get(name) is not record:  # it was done meanwhile
+                    continue
+                self._cancel(record, offsets, delayed)
             except (RequestError, StoreError) as error:
                 self._failures.failed(
                     name, error, "the occurrence of schedule %s is not cancelled", name

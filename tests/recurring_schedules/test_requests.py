@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from delayed_delivery.pending import Decided, HitQuery, PendingPiece, Verdict
+from delayed_delivery.pending import Decided, Found, HitQuery, Offsets, PendingPiece, Verdict
 from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Request
@@ -252,6 +252,38 @@ def test_a_refused_cancellation_is_repeated(opened: ScheduleRig) -> None:
     asyncio.run(_repeat(opened))
     opened.run_to(MONDAY_MS + 60_000)
     assert opened.planned() == []
+
+
+def test_a_repetition_that_another_one_overtakes_changes_nothing(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would pause the schedule again, which was resumed meanwhile."""
+    opened.create(every_ms=10_000)
+    with full_disk(), pytest.raises(RequestError, match="the disk is full"):
+        opened.call("pause", "s")
+    by_offset, calls = PendingTimers.by_offset, list[Offsets]()
+
+    async def main() -> None:
+        released = asyncio.Event()
+
+        async def search(pending: PendingTimers, offsets: Offsets) -> Found:
+            calls.append(offsets)
+            messages = await by_offset(pending, offsets)
+            if len(calls) == 1:
+                await released.wait()
+            return messages
+
+        monkeypatch.setattr(PendingTimers, "by_offset", search)
+        slow = asyncio.create_task(opened.requests.finish_withdrawals())
+        await asyncio.sleep(0)
+        fields = {"action": "resume", "name": "s", "topic": "T"}
+        await opened.requests.handle(Request(RequestCode.CHANGE_SCHEDULE, fields))
+        released.set()
+        await slow
+
+    asyncio.run(main())
+    opened.run_to(MONDAY_MS + 20_000)
+    assert opened.planned() == [MONDAY_MS + 10_000, MONDAY_MS + 20_000]
 
 
 async def _repeat(rig: ScheduleRig) -> None:
