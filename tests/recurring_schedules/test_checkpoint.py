@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from duemq_common.existence import exists
 from recurring_schedules.checkpoint import FILE_NAME, ScheduleCheckpoints, load_table, write
 from recurring_schedules.plugin import recovered_table
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
@@ -48,6 +49,26 @@ def test_a_damaged_checkpoint_is_not_used(opened: ScheduleRig, damage: bytes) ->
     path.write_bytes(path.read_bytes()[:-1] if damage == b"cut" else damage)
     assert load_table(opened.store).log_offset < opened.store.max_offset
     assert state_of(opened) == expected
+
+
+def test_a_checkpoint_of_a_log_that_is_not_on_the_disk_is_not_written(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait(_: int) -> bool:
+        return False
+
+    monkeypatch.setattr(opened.store, "wait_durable", wait)
+    run_inline(opened.checkpoints.persist())
+    assert not exists(opened.store.config_path(FILE_NAME))
+
+
+def test_a_checkpoint_of_a_log_that_was_truncated_is_not_used(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(opened.checkpoints.persist())
+    end = load_table(opened.store).log_offset
+    monkeypatch.setattr(opened.store, "unchanged_end", lambda _: end - 1)
+    assert load_table(opened.store).log_offset < end
 
 
 def test_a_replica_writes_checkpoints_of_what_it_copies(opened: ScheduleRig) -> None:

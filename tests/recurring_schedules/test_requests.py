@@ -78,6 +78,40 @@ def test_an_occurrence_that_its_jitter_delays_is_cancelled(
     assert opened.planned("other") == [MONDAY_MS + 10_000, MONDAY_MS + 20_000]
 
 
+def test_a_pause_cancels_the_occurrence_that_was_planned_during_its_search(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened.create(every_ms=10_000)
+    by_offset, calls = PendingTimers.by_offset, list[Offsets]()
+
+    async def search(pending: PendingTimers, offsets: Offsets) -> Found:
+        calls.append(offsets)
+        messages = await by_offset(pending, offsets)
+        if len(calls) == 1:
+            opened.clock.set_ms(MONDAY_MS + 10_000)
+            opened.settle()
+        return messages
+
+    monkeypatch.setattr(PendingTimers, "by_offset", search)
+    assert opened.call("pause", "s")["state"] == "paused"
+    opened.run_to(MONDAY_MS + 30_000)
+    assert opened.planned() == [MONDAY_MS + 10_000]
+    assert len(calls) == 2
+
+
+def test_a_moved_occurrence_does_not_set_a_schedule_back_at_a_start(opened: ScheduleRig) -> None:
+    """Its copy is in the log after the record of the next occurrence."""
+    opened.create(every_ms=10_000, jitter_ms=9_000)
+    first = opened.table.filled["pending"].copy()
+    opened.run_to(MONDAY_MS + 10_000 + planner.GATHER_MS)
+    moved_ms = np.array([MONDAY_MS + 35_000])
+    assert opened.timers.decisions.move(first, moved_ms).verdicts.tolist() == [Verdict.DONE]
+    opened.kill()
+    opened.open()
+    opened.run_to(MONDAY_MS + 40_000 - 1)
+    assert opened.planned() == [MONDAY_MS + 10_000 * number for number in (1, 2, 3)]
+
+
 def test_a_cancelled_occurrence_is_not_planned_again(opened: ScheduleRig) -> None:
     opened.create(every_ms=10_000)
     offset = opened.table.rows["pending"][:1].copy()
