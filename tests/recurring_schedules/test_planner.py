@@ -157,6 +157,51 @@ def test_an_urgent_schedule_is_planned_before_a_backlog_of_others(rig: ScheduleR
     assert rig.table.rows["pending"][rig.table.find("urgent")] >= 0
 
 
+def backlog(rig: ScheduleRig) -> dict[str, list[int]]:
+    """Create schedules, of which one turn plans some and leaves the others in the queue.
+
+    Returns:
+        The planned time of the first occurrence of each schedule by its name.
+    """
+    rig.open()
+    names = [f"backlog-{number}" for number in range(2 * TURN_OCCURRENCES)]
+    for number, name in enumerate(names):
+        every_ms, phase_ms = 10 * EVERY_MS, (MONDAY_MS + EVERY_MS + number) % (10 * EVERY_MS)
+        definition = Definition(name=name, topic="T", every_ms=every_ms, phase_ms=phase_ms)
+        store_definition(rig, definition)
+    assert rig.planner.turn(rig.clock.now_ms())
+    return {name: [MONDAY_MS + EVERY_MS + number] for number, name in enumerate(names)}
+
+
+def test_a_backlog_is_planned_after_the_clock_was_set_back(rig: ScheduleRig) -> None:
+    times = backlog(rig)
+    rig.clock.set_ms(MONDAY_MS - 1_000)
+    rig.settle()
+    rig.run_to(MONDAY_MS + 2 * EVERY_MS)
+    assert {name: rig.planned(name) for name in times} == times
+
+
+def test_a_schedule_that_is_renewed_in_the_queue_is_planned_once(rig: ScheduleRig) -> None:
+    times = backlog(rig)
+    for name in times:
+        record = rig.table.record(rig.store, rig.table.find(name))
+        journal.append(rig.store, record, rig.clock.now_ms())
+    rig.run_to(MONDAY_MS + 2 * EVERY_MS)
+    assert {name: rig.planned(name) for name in times} == times
+
+
+def test_an_overdue_occurrence_is_not_repeated_after_a_kill(rig: ScheduleRig) -> None:
+    """It is a timer, too, since a start reads the progress from timers."""
+    rig.open()
+    rig.create(every_ms=EVERY_MS)
+    rig.clock.set_ms(MONDAY_MS + 3 * EVERY_MS)
+    rig.planner.turn(rig.clock.now_ms())
+    rig.kill()
+    rig.open()
+    rig.run_to(MONDAY_MS + 4 * EVERY_MS)
+    assert rig.planned() == [MONDAY_MS + EVERY_MS * number for number in (1, 2, 3, 4)]
+
+
 @pytest.mark.parametrize(("every_ms", "pauses"), [(1_000, False), (3_600_000, True)])
 def test_a_backlog_is_appended_with_pauses_if_nothing_in_it_is_urgent(
     rig: ScheduleRig, every_ms: int, pauses: bool, monkeypatch: pytest.MonkeyPatch
