@@ -56,7 +56,7 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
     if not is_new:
         _compile_all(_print_progress)
         return Preparation()
-    _compile(kernels_of([FIRST]), _print_progress)
+    compile_kernels(kernels_of([FIRST]), _print_progress)
     return Preparation(AFTERWARDS)
 
 
@@ -65,7 +65,7 @@ def _print_progress(begun: int, count: int) -> None:
 
 
 @contextmanager
-def _shown_progress() -> Iterator[Report]:
+def shown_progress() -> Iterator[Report]:
     """Show the progress on standard error while the block runs."""
     out = console(stderr=True)
     if not out.is_terminal:
@@ -84,12 +84,12 @@ def _compile_all(report: Report | None = None) -> None:
     """Compile all kernels, then mark the cache as complete."""
     from message_store.kernels.registry import every_kernel, set_complete
 
-    _compile(every_kernel(), report)
+    compile_kernels(every_kernel(), report)
     set_complete()
 
 
-def _compile(kernels: Sequence[KernelEntry], report: Report | None) -> None:
-    """Compile kernels; import the broker meanwhile."""
+def compile_kernels(kernels: Sequence[KernelEntry], report: Report | None) -> None:
+    """Compile kernels into the cache; import the broker meanwhile."""
     from message_store.kernels.compilation import Compilation, CompilationFailed
 
     with Compilation(kernels) as compilation:
@@ -113,7 +113,7 @@ def warm(*, force: bool, as_json: bool) -> None:
     if needed and as_json:
         _compile_all()
     elif needed:
-        with _shown_progress() as report:
+        with shown_progress() as report:
             _compile_all(report)
     took = round(clock.monotonic_s() - started, 1)
     if as_json:

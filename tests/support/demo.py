@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.exits import Exit, errors_become_exits, fail
-from duemq.cli.kernels import AFTERWARDS, FIRST, _compile, _print_progress
+from duemq.cli.kernels import AFTERWARDS, FIRST, compile_kernels, shown_progress
 from duemq.cli.messages import time_text
 from duemq.cli.output import console, notice, print_json
 from duemq.client.client import Client
@@ -187,7 +187,8 @@ class Demo:
 def compile_for_demo() -> None:
     """Compile the kernels that the demo needs; the broker compiles the rest."""
     if not is_complete():
-        _compile(kernels_of([FIRST, *AFTERWARDS]), _print_progress)
+        with shown_progress() as report:
+            compile_kernels(kernels_of([FIRST, *AFTERWARDS]), report)
 
 
 def run_demo(*, as_json: bool) -> None:
