@@ -266,7 +266,7 @@ class Ingest:
                 if self._time_s() > end_s:
                     self._continue_next_turn(connection)
             elif self._requests.precede_commit(connection):
-                connection.in_turn = True
+                connection.in_turn = True  # parsed after them, the commit needs no queue
                 self._requests.hold_frames(connection)
             else:
                 decoded_left -= self._decode_frame(connection)
