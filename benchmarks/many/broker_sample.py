@@ -13,8 +13,10 @@ from urllib.request import urlopen
 from benchmarks.watch import written_bytes
 from tests.support.child_process import Child
 
-HISTOGRAMS = ("duemq_gc_pause", "duemq_gc_full_pause", "duemq_loop_delay")
+LATENESS = "duemq_level_lateness"
+HISTOGRAMS = ("duemq_gc_pause", "duemq_gc_full_pause", "duemq_loop_delay", LATENESS)
 SCRAPE_S_MAX = 60
+SCRAPE_PAUSE_S = 15  # as Prometheus waits
 LONGEST_S = 60.0  # longer than the last bound
 Sample = dict[str, Any]
 
@@ -46,22 +48,29 @@ def _metrics(port: int) -> str:
             return text
         except HTTPError as error:  # the event loop did not read the metrics within its limit
             print(f"the scrape failed: {error}", file=sys.stderr, flush=True)
+            time.sleep(SCRAPE_PAUSE_S)
 
 
 def buckets(text: str, name: str) -> dict[str, float]:
-    """Return the cumulated counts of a histogram by upper bound, and its sum as `sum`."""
-    counts = {
-        bound: float(value)
-        for bound, value in re.findall(rf'^{name}_bucket{{le="(\S+)"}} (\S+)$', text, re.M)
-    }
-    total = re.search(rf"^{name}_sum (\S+)$", text, re.M)
-    return counts | {"sum": float(total[1]) if total else 0.0}
+    """Return the cumulated counts of a histogram by upper bound, and its sum as `sum`.
+
+    Series with other labels are added.
+    """
+    counts: dict[str, float] = {}
+    bucket = rf'^{name}_bucket{{(?:.*,)?le="([^"]+)".*}} (\S+)$'
+    for bound, value in re.findall(bucket, text, re.M):
+        counts[bound] = counts.get(bound, 0.0) + float(value)
+    return counts | {"sum": sum(map(float, re.findall(rf"^{name}_sum\S* (\S+)$", text, re.M)))}
 
 
-def longest_s(before: dict[str, float], after: dict[str, float]) -> float:
-    """Return the bound of the longest duration between two samples, in s; 0: there was none."""
+def quantile_s(before: dict[str, float], after: dict[str, float], share: float = 1.0) -> float:
+    """Return the bound below which a share of the durations between two samples are, in s.
+
+    0: there were none.
+    """
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after if bound != "sum"}
     if not counts or not counts["+Inf"]:
         return 0.0
-    bound = next(bound for bound, count in counts.items() if count == counts["+Inf"])
+    least = share * counts["+Inf"]
+    bound = next(bound for bound, count in counts.items() if count >= least)
     return LONGEST_S if bound == "+Inf" else float(bound)

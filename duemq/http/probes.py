@@ -28,6 +28,7 @@ from duemq.net.notices import Notices
 
 log = logging.getLogger(__name__)
 PATHS: Final = "paths are /metrics, /livez, /readyz, /healthz and /ready"
+BUSY: Final = "metrics were not read in time: the broker has more requests than it can handle"
 GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 Probe = Callable[[], Awaitable[str]]
@@ -50,6 +51,7 @@ class Probes:
         self._registry, self._live, self._ready = registry, live, ready
         self._collecting = asyncio.Lock()
         self._failed = Notices(log, logging.ERROR)
+        self._busy = Notices(log, logging.WARNING)
 
     def routes(self) -> list[Route]:
         """Return the routes of all paths."""
@@ -71,10 +73,13 @@ class Probes:
         return _answer(await self._ready())
 
     async def metrics(self, request: Request) -> Response:
-        """Return all metrics, or those that `name[]` names."""
+        """Return all metrics, or those that `name[]` names; 503 if the broker is too busy."""
         try:
             async with self._collecting:
                 return await asyncio.to_thread(self._collect, request)
+        except TimeoutError:
+            self._busy(BUSY)
+            return PlainTextResponse(f"{BUSY}\n", 503)
         except Exception as error:
             self._failed("metrics cannot be collected", exc_info=error)
             return PlainTextResponse("metrics cannot be collected; see the broker's log\n", 500)

@@ -8,8 +8,8 @@ a collector yields. The serving thread encodes the metrics.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -17,6 +17,21 @@ from prometheus_client.registry import Collector
 from delayed_delivery.steps import Pauses
 
 COLLECT_S: Final = 10.0
+T = TypeVar("T")
+
+
+def read_on(loop: asyncio.AbstractEventLoop, reading: Coroutine[Any, Any, T]) -> T:
+    """Return the values that a coroutine reads on an event loop of another thread.
+
+    Raises:
+        TimeoutError: The loop did not read them in time; it is too busy. The reading ends.
+    """
+    future = asyncio.run_coroutine_threadsafe(reading, loop)
+    try:
+        return future.result(COLLECT_S)
+    except TimeoutError:
+        future.cancel()  # otherwise it goes on in addition to that of the next scrape
+        raise
 
 
 class LoopCollector(Collector):
@@ -38,7 +53,7 @@ class LoopCollector(Collector):
         """
         if _running_loop() is self._loop or not self._loop.is_running():
             return list(self._collector.collect())
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(COLLECT_S)
+        return read_on(self._loop, self._read())
 
     async def _read(self) -> list[Metric]:
         families: list[Metric] = []

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.many import rate_search
 from benchmarks.many.__main__ import main
-from benchmarks.many.broker_sample import LONGEST_S, buckets, longest_s
+from benchmarks.many.broker_sample import LONGEST_S, buckets, quantile_s
 
 METRICS = """
 duemq_x_seconds_bucket{le="0.1"} 1.0
@@ -73,4 +73,18 @@ def test_a_search_ends_at_the_first_late_rate(
 def test_the_longest_pause_between_two_samples(before: dict[str, float], longest: float) -> None:
     after = buckets(METRICS, "duemq_x_seconds")
     assert after == {"0.1": 1.0, "0.5": 3.0, "+Inf": 3.0, "sum": 0.6}
-    assert longest_s(before, after) == longest
+    assert quantile_s(before, after) == longest
+
+
+def test_a_quantile_of_all_series_of_a_histogram() -> None:
+    name = "duemq_level_lateness_seconds"
+    text = "".join(
+        f'{name}_bucket{{le="{bound}",level="{level}"}} {count}\n'
+        for level in (1, 2)
+        for bound, count in (("0.001", 40 * level), ("0.01", 49 * level), ("+Inf", 50 * level))
+    )
+    after = buckets(f'{text}{name}_sum{{level="1"}} 0.5\n{name}_sum{{level="2"}} 1.5\n', name)
+    assert after == {"0.001": 120.0, "0.01": 147.0, "+Inf": 150.0, "sum": 2.0}
+    assert quantile_s({}, after, 0.8) == 0.001
+    assert quantile_s({}, after, 0.81) == 0.01
+    assert quantile_s({}, after, 0.99) == LONGEST_S

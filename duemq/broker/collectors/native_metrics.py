@@ -40,7 +40,7 @@ from duemq.metrics.kernels import (
     SIZE_BOUNDS,
     TRANSACTION,
 )
-from duemq.metrics.loop_collector import COLLECT_S
+from duemq.metrics.loop_collector import read_on
 from duemq.metrics.series import COUNTER, GAUGE, HISTOGRAM, SeriesLabels, SeriesTable
 from duemq.net.meters import (
     CREATE_BOUNDS_MS,
@@ -104,8 +104,7 @@ class NativeCollector:
         Raises:
             TimeoutError: The event loop did not read the values in time.
         """
-        reading = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
-        for make in reading.result(COLLECT_S):
+        for make in read_on(self._loop, self.read()):
             yield from make()
 
     async def read(self) -> list[FamilyMaker]:

@@ -117,6 +117,16 @@ def test_probes_name_the_reason(path: str, ill: str, unready: str, status: int) 
     assert status == 200 or (ill or unready).encode() in body
 
 
+def test_a_scrape_of_a_busy_broker_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect(self: CollectorRegistry) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr(CollectorRegistry, "collect", collect)
+    status, _, body = serve(lambda port: fetch(port, get("/metrics")))
+    assert status == 503
+    assert b"more requests than it can handle" in body
+
+
 def test_formats_that_a_scraper_accepts() -> None:
     async def scene(port: int) -> None:
         _, head, body = await fetch(port, get("/metrics", "Accept-Encoding: gzip"))

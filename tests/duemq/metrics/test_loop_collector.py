@@ -13,9 +13,11 @@ from prometheus_client import Counter, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from duemq.broker.collectors.native_registry import NativeRegistry
+from duemq.metrics import loop_collector
 from message_store.queues.consume_queue import FileCache
 from schedule_service.delivery import LevelService
 from tests.duemq.broker.collectors.test_native_metrics import scrape
+from tests.support.raw_connection import WAIT_S
 from tests.support.running_broker import running, small
 
 
@@ -48,6 +50,25 @@ def test_any_collector_is_read_on_the_loop() -> None:
 
     asyncio.run(main())
     assert {*requested.threads} == {threading.main_thread()}
+
+
+def test_a_reading_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the readings of successive scrapes run together."""
+    monkeypatch.setattr(loop_collector, "COLLECT_S", 0.0)
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(loop_collector.read_on, loop, never())
+        readings = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if readings:
+            _, unfinished = await asyncio.wait(readings, timeout=WAIT_S)
+            assert not unfinished
+
+    asyncio.run(main())
 
 
 def test_the_files_of_the_kernel_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
