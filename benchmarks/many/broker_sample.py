@@ -25,15 +25,17 @@ def sample(process: Child, metrics_port: int) -> Sample:
     """Return memory, descriptors, threads, processor time and pauses of a broker."""
     sizes = process.memory_bytes()
     root = Path(f"/proc/{process.pid}")
-    start = time.monotonic()
-    text = _metrics(metrics_port) if metrics_port else ""
-    return {
+    figures: Sample = {
         "resident_mb": sizes["rss"] / 1e6,
         "anonymous_mb": sizes["anonymous"] / 1e6,
         "descriptors": sum(1 for _ in (root / "fd").iterdir()),
         "threads": sum(1 for _ in (root / "task").iterdir()),
         "cpu_s": process.cpu_seconds(),
         "written_mb": written_bytes(process.pid) / 1e6,
+    }
+    start = time.monotonic()  # a scrape of a busy broker can take as long as the window
+    text = _metrics(metrics_port) if metrics_port else ""
+    return figures | {
         "scrape_s": time.monotonic() - start,
         "scrape_bytes": len(text),
         "histograms": {name: buckets(text, f"{name}_seconds") for name in HISTOGRAMS},
