@@ -8,6 +8,8 @@ The budget limits frames, requests, long polls and unread responses of all peers
     unread response bytes allowed per peer
             8 MiB      1 MiB            256 KiB          stuck connections are closed
 
+The limits of 1/2 and 3/4 apply until 3/8 and 5/8 are in use.
+
 A connection is stuck while a frame is incomplete or its peer does not read responses. When the
 limit is exceeded, stuck connections that use more than `FLOOR_BYTES` are closed, longest stuck
 first, until a quarter of the budget is free. Connections with small frames stay open; among
@@ -226,6 +228,9 @@ class MemoryBudget:
     def _check_limits(self) -> None:
         used, limit = self.used_bytes, self.limit_bytes
         scarcity = (used > limit // 2) + (used > limit // 4 * 3)
+        if scarcity < self._scarcity:  # a change calls all large connections, so it must be rare
+            kept = (used > limit // 8 * 3) + (used > limit // 8 * 5)
+            scarcity = max(scarcity, min(self._scarcity, kept))
         if scarcity != self._scarcity:
             self._scarcity, self.is_scarce = scarcity, scarcity > 0
             self.read_bytes_max = FLOOR_BYTES if self.is_scarce else READ_BYTES_MAX

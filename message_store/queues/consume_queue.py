@@ -199,7 +199,7 @@ class ConsumeQueue:
     def _path(self, base: int) -> str:
         path = self._paths.get(base)
         if path is None:
-            path = self._paths[base] = str(self.directory / f"{base:020d}")
+            path = self._paths[base] = f"{self.directory}/{base:020d}"
         return path
 
     def _remove(self, base: int) -> None:

@@ -5,17 +5,19 @@
         |----------- lag -----------|
 
 The age of a lag is that of the first of the first messages of its queues, which is the one with the
-lowest log offset: one record is read for each lag, not one for each queue.
+lowest log offset: one record is read for each lag, not one for each queue. To find it, a unit of
+each queue with a lag is read. A broker with lags in thousands of queues cannot read all of them
+within the time of a scrape: the lags after that have no age.
 
 Source: ConsumerLagCalculator
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from delayed_delivery.steps import Steps
 from duemq.net.retry_topics import retry_topics
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
 CONSUME_POP: Final = "CONSUME_POP"
 QUEUES_PER_STEP: Final = 256
+READS_PER_STEP: Final = 8
 QUEUES_MAX: Final = 100_000
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+Position = tuple[str, int, int]
+"""Topic, queue id and queue offset of a message."""
 
 
 class GroupLag(Struct):
@@ -39,38 +44,66 @@ class GroupLag(Struct):
         system: Whether the group or the topic is internal.
         retry: Whether this is the lag in the topic's pop retry topics.
         lag_messages: Messages between the committed offset and the end.
+        has_ages: Whether the ages are known.
         lag_latency: Age of the first uncommitted message in ms; 0 if there is none.
         inflight_messages: Messages between the committed and the pulled offset; for a group that
             pops, messages that are invisible and not acknowledged.
         queueing_latency: Age of the first message that is not pulled in ms; 0 if there is none.
         ready_messages: Messages between the pulled offset and the end.
-        uncommitted, unpulled: Log offsets of the first message that is not committed, and not
-            pulled; -1: there is none.
+        uncommitted, unpulled: First message of each queue that is not committed, and not pulled.
     """
 
     group: str
     topic: str
     system: bool
     retry: bool = False
+    has_ages: bool = True
     lag_messages: int = 0
     lag_latency: int = 0
     inflight_messages: int = 0
     queueing_latency: int = 0
     ready_messages: int = 0
-    uncommitted: int = -1
-    unpulled: int = -1
+    uncommitted: list[Position] = field(default_factory=list)
+    unpulled: list[Position] = field(default_factory=list)
 
-    def set_ages(self, store: MessageStore, now_ms: int) -> None:
-        """Set the ages of the first messages."""
-        self.lag_latency = _age_ms(store, self.uncommitted, now_ms)
-        self.queueing_latency = _age_ms(store, self.unpulled, now_ms)
+    def set_ages(self, store: MessageStore, now_ms: int) -> Steps[None]:
+        """Set the ages of the first messages; a step reads READS_PER_STEP units."""
+        offsets: dict[Position, int] = {}
+        for position in {*self.uncommitted, *self.unpulled}:
+            offsets[position] = store.log_offset_at(*position)
+            if len(offsets) % READS_PER_STEP == 0:
+                yield
+        first, first_unpulled = (
+            min((offsets[each] for each in positions if offsets[each] >= 0), default=-1)
+            for positions in (self.uncommitted, self.unpulled)
+        )
+        self.lag_latency = _age_ms(store, first, now_ms)
+        self.queueing_latency = _age_ms(store, first_unpulled, now_ms)
 
 
-def group_lags(parts: BrokerComponents, now_ms: int) -> Steps[list[GroupLag]]:
+def group_lags(
+    parts: BrokerComponents, now_ms: int, has_time: Callable[[], bool]
+) -> Steps[list[GroupLag]]:
     """Return the lag of every online group in each topic it subscribes to or has popped.
 
-    A step reads QUEUES_PER_STEP queues; at most QUEUES_MAX queues are included.
+    At most QUEUES_MAX queues are included.
+
+    Args:
+        has_time: Whether there is time to read the ages of another lag.
     """
+    lags = yield from _counted(parts)
+    for lag in lags:
+        if not (lag.uncommitted or lag.unpulled):
+            continue
+        lag.has_ages = has_time()
+        if lag.has_ages:
+            yield from lag.set_ages(parts.store, now_ms)
+            yield
+    return lags
+
+
+def _counted(parts: BrokerComponents) -> Steps[list[GroupLag]]:
+    """Return the lags without their ages; a step looks at QUEUES_PER_STEP queues."""
     lags: list[GroupLag] = []
     queues = step_queues = 0
     for group, name, pops in _consumed(parts):
@@ -95,9 +128,7 @@ def group_lags(parts: BrokerComponents, now_ms: int) -> Steps[list[GroupLag]]:
                 if step_queues >= QUEUES_PER_STEP:
                     step_queues = 0
                     yield
-        for row in [lag, retry] if pops else [lag]:
-            row.set_ages(parts.store, now_ms)
-            lags.append(row)
+        lags += [lag, retry] if pops else [lag]
     return lags
 
 
@@ -133,7 +164,7 @@ def _add_queues(parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: r
         start = end if committed is None else committed
         next_pull = end if pulled is None else pulled
         if start < end or next_pull < end:  # most of a scrape's ten thousands of queues have no lag
-            add_lag(parts.store, lag, (topic, queue_id), start, next_pull, end)
+            add_lag(lag, (topic, queue_id), start, next_pull, end)
             lag.lag_messages += max(end - start, 0)
         if committed is not None and pulled is not None and pulled > start:
             lag.inflight_messages += pulled - start
@@ -151,14 +182,12 @@ def _add_popped(parts: BrokerComponents, lag: GroupLag, topic: str, queue_ids: r
         popped = parts.pop.offsets.popped(queue)
         following = end if popped is None else popped
         in_flight = parts.pop.figures.in_flight(lag.group, topic, queue_id)
-        add_lag(parts.store, lag, (topic, queue_id), following - in_flight, following, end)
+        add_lag(lag, (topic, queue_id), following - in_flight, following, end)
         lag.lag_messages += max(end - following, 0) + in_flight
         lag.inflight_messages += in_flight
 
 
-def add_lag(
-    store: MessageStore, lag: GroupLag, queue: tuple[str, int], start: int, pulled: int, end: int
-) -> None:
+def add_lag(lag: GroupLag, queue: tuple[str, int], start: int, pulled: int, end: int) -> None:
     """Add a queue's ready messages, and its first uncommitted and its first unpulled message.
 
     Args:
@@ -166,16 +195,10 @@ def add_lag(
         start, pulled, end: Queue offsets.
     """
     lag.ready_messages += max(end - pulled, 0)
-    first = store.log_offset_at(*queue, start) if start < end else -1
-    lag.uncommitted = _first(lag.uncommitted, first)
+    if start < end:
+        lag.uncommitted.append((*queue, start))
     if pulled < end:
-        unpulled = first if pulled == start else store.log_offset_at(*queue, pulled)
-        lag.unpulled = _first(lag.unpulled, unpulled)
-
-
-def _first(offset: int, other: int) -> int:
-    """Return the lower of two log offsets; -1: there is none."""
-    return min(offset, other) if min(offset, other) >= 0 else max(offset, other)
+        lag.unpulled.append((*queue, pulled))
 
 
 def _age_ms(store: MessageStore, log_offset: int, now_ms: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 
 PREFIX: Final = "rocketmq_"
+AGES_MS: Final = 5_000  # for the ages of lags, half of the time of a scrape
 DELAY_BUCKETS_S: Final = tuple(DELAY_BOUNDS_S.tolist())
 TYPE_NAMES: Final = {
     NORMAL: "normal",
@@ -109,9 +110,10 @@ class NativeCollector:
 
     async def read(self) -> list[FamilyMaker]:
         """Read all values; return the functions that make the families from them."""
-        parts, now_ms = self._parts, self._broker.clock.now_ms()
+        parts, clock = self._parts, self._broker.clock
+        now_ms, ages_end_ms = clock.now_ms(), clock.steady_ms() + AGES_MS
         assert parts.pop is not None
-        lags = await in_turns(group_lags(parts, now_ms))
+        lags = await in_turns(group_lags(parts, now_ms, lambda: clock.steady_ms() < ages_end_ms))
         traffic = Traffic(
             stored=await stored_messages(parts),
             pulled=await collected(_pulled(parts)),
@@ -321,15 +323,26 @@ def _members(group: ConsumerGroup) -> list[tuple[str, ...]]:
 
 
 def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
+    yield from _lag_tables(
+        lags,
+        {
+            "lag_messages": "Messages not yet consumed.",
+            "inflight_messages": "Messages pulled or popped, and not yet consumed.",
+            "ready_messages": "Messages not yet pulled.",
+        },
+    )
+    yield from _lag_tables(
+        [lag for lag in lags if lag.has_ages],
+        {
+            "lag_latency_milliseconds": "Age of the first message not yet consumed.",
+            "queueing_latency_milliseconds": "Age of the first message not yet pulled.",
+        },
+    )
+
+
+def _lag_tables(lags: Sequence[GroupLag], texts: Mapping[str, str]) -> Iterator[Metric]:
     rows = [(lag.group, lag.topic, _text(lag.retry), _text(lag.system)) for lag in lags]
     labels = SeriesLabels(("consumer_group", "topic", "is_retry", "is_system"), rows)
-    texts = {
-        "lag_messages": "Messages not yet consumed.",
-        "lag_latency_milliseconds": "Age of the first message not yet consumed.",
-        "inflight_messages": "Messages pulled or popped, and not yet consumed.",
-        "queueing_latency_milliseconds": "Age of the first message not yet pulled.",
-        "ready_messages": "Messages not yet pulled.",
-    }
     for name, text in texts.items():
         value = attrgetter(name.removesuffix("_milliseconds"))
         yield _table(f"consumer_{name}", text, GAUGE, labels, list(map(value, lags)))

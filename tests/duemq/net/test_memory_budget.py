@@ -27,7 +27,7 @@ class FakeHolder:
     def __init__(self, budget: MemoryBudget, stuck_since_s: float = NOT_STUCK) -> None:
         self.budget, self.stuck_since_s = budget, stuck_since_s
         self.charged_bytes = self.unsent_bytes_max = 0
-        self.why = ""
+        self.why, self.calls = "", 0
 
     def hold(self, count: int) -> None:
         self.budget.charge(self, count)
@@ -37,6 +37,7 @@ class FakeHolder:
 
     def limit_unsent(self, unsent_bytes_max: int) -> None:
         self.unsent_bytes_max = unsent_bytes_max
+        self.calls += 1
 
     def shed(self, why: str) -> None:
         self.why = why
@@ -81,6 +82,22 @@ def test_the_limit_of_unread_bytes_decreases_with_free_memory() -> None:
     assert first.unsent_bytes_max == second.unsent_bytes_max == UNREAD_BYTES_MAX[2]
     first.hold(0)
     assert second.unsent_bytes_max == UNREAD_BYTES_MAX[0]
+
+
+@pytest.mark.parametrize("bound", [50, 75])
+def test_charges_around_a_limit_change_the_limits_of_connections_once(bound: int) -> None:
+    """Each change calls every large connection."""
+    budget = MemoryBudget(100 * MIB)
+    others = [FakeHolder(budget) for _ in range(4)]
+    for holder in others:
+        holder.hold((bound - 2) * MIB // 4)
+    last = FakeHolder(budget)
+    last.hold(4 * MIB)
+    calls = [holder.calls for holder in others]
+    for _ in range(10):
+        last.hold(0)
+        last.hold(4 * MIB)
+    assert [holder.calls for holder in others] == calls
 
 
 def test_free_memory_is_returned_once_after_an_excess() -> None:

@@ -199,6 +199,29 @@ def test_a_scrape_of_some_names_has_these_series(tmp_path: Path) -> None:
     assert permission.startswith('rocketmq_broker_permission{cluster="DefaultCluster",')
 
 
+def test_a_lag_has_no_age_after_the_time_for_ages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The units of thousands of queues with a lag cannot be read within the time of a scrape."""
+    monkeypatch.setattr(native_metrics, "AGES_MS", 0)
+    properties = small(tmp_path, metricsExporterType="PROM", metricsPromExporterPort="0")
+    lag, age = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_milliseconds"
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+
+    async def main() -> None:
+        async with running(properties, clock=FakeClock()) as (broker, remote):
+            assert (await remote.call(34, {}, heartbeat())).code == 0
+            assert (await remote.send("T", b"plain")).code == 0
+            await remote.call(15, commit)
+            assert value(await scrape(broker.metrics_port), age, consumer_group="g") == 0
+            assert (await remote.send("T", b"plain")).code == 0
+            samples = await scrape(broker.metrics_port)
+            assert value(samples, lag, consumer_group="g") == 1
+            assert value(samples, age, consumer_group="g") is None
+
+    asyncio.run(main())
+
+
 @pytest.mark.finding("D4")
 def test_every_series_of_apache_is_served_with_its_labels(
     samples: list[tuple[str, dict[str, str], float]],
