@@ -32,8 +32,8 @@ from duemq_common.config import (
 from tests.support.running_broker import small
 from timer_store.config import TimerConfig
 
-TESTS = Path(__file__).resolve().parents[1]
-TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
+TOP = Path(__file__).resolve().parents[2]
+TEXT = (TOP / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
 PLUGINS = [
     InstalledPlugin(name, EntryPoint(name, f"{module}.plugin:create_plugin", ENTRY_POINT_GROUP))
@@ -55,7 +55,7 @@ TIMER_KEYS = dict(re.findall(r"`(timer[A-Z]\w+|mappedFileSizeTimerLog)(?:=([^`]+
 @cache
 def names_in(file: str) -> frozenset[str]:
     """Return the names of the test functions of a file, and of its classes."""
-    tree = ast.parse((TESTS / file).read_text())
+    tree = ast.parse((TOP / file).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     named = (node.name for node in ast.walk(tree) if isinstance(node, functions))
     return frozenset(name for name in named if name.startswith("test_"))
@@ -95,7 +95,8 @@ def test_tests_are_listed_with_their_file() -> None:
 
 def test_every_interop_test_is_listed() -> None:
     named = client_cells() | set(FULL_NAME.findall(TEXT))
-    files = [f"interop/{path.name}" for path in (TESTS / "interop").glob("test_*.py")]
+    interop = TOP / "tests" / "interop"
+    files = [path.relative_to(TOP).as_posix() for path in interop.glob("test_*.py")]
     there = {(file, test) for file in files for test in names_in(file)}
     assert not there - named
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.test_house_rules import nodes_of
 
-TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "reference" / "findings.md"
+TOP = Path(__file__).resolve().parents[2]
+PAGE = TOP / "docs" / "reference" / "findings.md"
 ROW = re.compile(r"^\| (3[SDCPU]\d+|[A-EP][\w:-]+) \| (.+) \| (.+) \|$", re.M)
 FILE = re.compile(r"`([\w/]+\.py)`")
 MARK = re.compile(r"pytest\.mark\.finding\('([\w:-]+)'\)")
@@ -28,13 +28,14 @@ def marked() -> dict[str, set[str]]:
                 continue
             if node.func.attr == "finding" and ast.unparse(node.func) == "pytest.mark.finding":
                 number = ast.literal_eval(node.args[0])
-                found.setdefault(number, set()).add(str(path.relative_to(TESTS)))
+                found.setdefault(number, set()).add(str(path.relative_to(TOP)))
     return found
 
 
 def marked_files() -> list[Path]:
     """Return the test files with the mark of a finding."""
-    return [path for path in TESTS.rglob("test_*.py") if "mark.finding" in path.read_text()]
+    tests = (TOP / "tests").rglob("test_*.py")
+    return [path for path in tests if "mark.finding" in path.read_text()]
 
 
 def in_make_test() -> set[str]:

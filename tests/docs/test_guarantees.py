@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "CONTRIBUTING.md"
+TOP = Path(__file__).resolve().parents[2]
+PAGE = TOP / "CONTRIBUTING.md"
 ROW = re.compile(r"^\| ([^|]+) \| (`[^|]+`) \|$", re.M)
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 GUARANTEES = 10
@@ -54,14 +54,15 @@ def test_the_named_tests_are_in_make_test(name: str) -> None:
     named = TEST.findall(ROWS[name])
     assert named
     missing = [
-        (file, test) for file, test in named if test not in names_of((TESTS / file).read_text())
+        (file, test) for file, test in named if test not in names_of((TOP / file).read_text())
     ]
     assert missing == []
 
 
 @pytest.mark.parametrize("option", COUNTS_MIN)
 def test_make_test_has_enough_kills_and_failovers(option: str) -> None:
-    found = re.search(rf'"{option}", type=int, default=(\d+)', (TESTS / "conftest.py").read_text())
+    source = (TOP / "tests" / "conftest.py").read_text()
+    found = re.search(rf'"{option}", type=int, default=(\d+)', source)
     assert found is not None
     assert int(found[1]) >= COUNTS_MIN[option]
 
