@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -20,7 +20,7 @@ COLLECT_S: Final = 10.0
 T = TypeVar("T")
 
 
-def read_on(loop: asyncio.AbstractEventLoop, reading: Coroutine[Any, Any, T]) -> T:
+def read_on(loop: asyncio.AbstractEventLoop, reading: Coroutine[object, object, T]) -> T:
     """Return the values that a coroutine reads on an event loop of another thread.
 
     Raises:
