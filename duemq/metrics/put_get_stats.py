@@ -9,8 +9,10 @@ Source: BrokerStatsManager, StatsItem, StoreStatsService
 from __future__ import annotations
 
 import datetime
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +29,27 @@ DAY_SAMPLE_MS = 3_600_000
 KEYS_MAX = 100_000
 
 
-class Tally(Struct):
-    """Numbers of messages, bytes and additions."""
+class Tallies(Struct, frozen=True):
+    """Columns of counters: messages, bytes and additions of each row."""
 
-    count: int = 0
-    size: int = 0
-    times: int = 0
+    counts: array[int] = field(default_factory=partial(array, "q"))
+    sizes: array[int] = field(default_factory=partial(array, "q"))
+    times: array[int] = field(default_factory=partial(array, "q"))
 
-    def add(self, count: int, size: int) -> None:
-        self.count += count
-        self.size += size
-        self.times += 1
+    def append(self) -> None:
+        """Add a row of zeros."""
+        for column in (self.counts, self.sizes, self.times):
+            column.append(0)
+
+    def copy(self) -> Tallies:
+        """Return a copy: a few KB for each thousand rows."""
+        return Tallies(self.counts[:], self.sizes[:], self.times[:])
+
+    def row(self, index: int, column: int) -> tuple[int, int]:
+        """Return messages (column 0) or bytes (1), and additions; zeros without the row."""
+        if index >= len(self.times):
+            return 0, 0
+        return (self.sizes if column else self.counts)[index], self.times[index]
 
 
 class Rates(Struct, frozen=True):
@@ -62,7 +74,7 @@ class Totals(Struct):
 class _Sample(Struct, frozen=True):
     at_ms: int
     puts: npt.NDArray[np.int64]  # (topics, 2): messages, bytes
-    tallies: dict[tuple[str, str, str], tuple[int, int, int]]
+    tallies: Tallies
     totals: tuple[int, ...]
 
 
@@ -88,7 +100,8 @@ class BrokerStats(Struct):
         default_factory=lambda: np.zeros((64, 2 + DELAY_BOUNDS_S.size), np.int64)
     )
     _count: Callable[..., tuple[int, int]] | None = None
-    _tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
+    _rows: dict[tuple[str, str, str], int] = field(default_factory=dict)  # of `_tallies`
+    _tallies: Tallies = field(default_factory=Tallies)
     _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _hour: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _day: deque[_Sample] = field(default_factory=lambda: deque(maxlen=25))
@@ -133,12 +146,16 @@ class BrokerStats(Struct):
 
     def _tally(self, kind: str, topic: str, group: str, count: int, size: int) -> None:
         key = (kind, topic, group)
-        tally = self._tallies.get(key)
-        if tally is None:
-            if len(self._tallies) >= KEYS_MAX:
+        row, tallies = self._rows.get(key), self._tallies
+        if row is None:
+            row = len(self._rows)
+            if row >= KEYS_MAX:
                 return
-            tally = self._tallies[key] = Tally()
-        tally.add(count, size)
+            self._rows[key] = row
+            tallies.append()
+        tallies.counts[row] += count
+        tallies.sizes[row] += size
+        tallies.times[row] += 1
 
     # --- sampling
 
@@ -147,7 +164,7 @@ class BrokerStats(Struct):
         sample = _Sample(
             now_ms,
             self._puts.copy(),
-            {key: (t.count, t.size, t.times) for key, t in self._tallies.items()},
+            self._tallies.copy(),
             (
                 self.totals.puts,
                 self.totals.got_messages,
@@ -186,11 +203,12 @@ class BrokerStats(Struct):
         series = {"statsDay": self._day, "statsHour": self._hour, "statsMinute": self._minute}
         return {label: _rates(list(samples), read) for label, samples in series.items()}
 
-    def pulled(self) -> Iterator[tuple[str, str, Tally]]:
-        """Yield topic, group and messages and bytes that the group pulled since the start."""
-        for (kind, topic, group), tally in list(self._tallies.items()):
+    def pulled(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield topic, group, and messages and bytes that the group pulled since the start."""
+        tallies = self._tallies
+        for (kind, topic, group), row in list(self._rows.items()):
             if kind == "GROUP_GET":
-                yield topic, group, tally
+                yield topic, group, tallies.counts[row], tallies.sizes[row]
 
     def tps(self, which: str) -> str:
         """Return messages per second over 10 s, 60 s and up to 10 min, as Apache's "a b c"."""
@@ -220,15 +238,10 @@ class BrokerStats(Struct):
         if kind == "TOPIC_PUT":
             return self._topic_reader(key, column)
         topic, _, group = key.rpartition("@")
-        tally_key = (kind, topic, group)
-        if tally_key not in self._tallies:
+        row = self._rows.get((kind, topic, group))
+        if row is None:
             return None
-
-        def read(sample: _Sample) -> tuple[int, int]:
-            tally = sample.tallies.get(tally_key, (0, 0, 0))
-            return tally[column], tally[2]
-
-        return read
+        return lambda sample: sample.tallies.row(row, column)
 
     def _topic_reader(self, topic: str, column: int) -> Callable[[_Sample], tuple[int, int]] | None:
         index = self.topics.find(topic)

@@ -116,7 +116,7 @@ class NativeCollector:
         lags = await in_turns(group_lags(parts, now_ms, lambda: clock.steady_ms() < ages_end_ms))
         traffic = Traffic(
             stored=await stored_messages(parts),
-            pulled=await collected(_pulled(parts)),
+            pulled=await collected(parts.stats.pulled()),
             delays=_delays(parts),
             is_system=parts.topics.is_system,
         )
@@ -270,11 +270,6 @@ async def stored_messages(
     counts = traffic[topics, kinds]
     rows = zip(topics.tolist(), kinds.tolist(), strict=True)
     return await collected((table.name(topic), TYPE_NAMES[kind]) for topic, kind in rows), counts
-
-
-def _pulled(parts: BrokerComponents) -> Iterator[tuple[str, str, int, int]]:
-    for topic, group, tally in parts.stats.pulled():
-        yield topic, group, tally.count, tally.size
 
 
 def _delays(parts: BrokerComponents) -> tuple[list[str], npt.NDArray[np.int64]]:
