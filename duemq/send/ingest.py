@@ -7,7 +7,9 @@
                      within it, kernel: rows --> responses         (once), one write per connection
 
 Kernel and Python add the rows of a connection in frame order, so its messages are appended in the
-order in which they were sent. While too many responses wait for confirmation, no turn runs; the
+order in which they were sent. Connections with commits of offsets, which nobody waits for, or with
+many bytes have a queue of their own; without time for both queues, each is first every second turn.
+While too many responses wait for confirmation, no turn runs; the
 frames received meanwhile are in the next batch.
 """
 
@@ -35,7 +37,7 @@ from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
-from duemq.send.request_turns import RequestTurns
+from duemq.send.request_turns import RequestTurns, starts_with_commit
 from duemq.send.responses import (
     MustWait,
     PendingResponse,
@@ -97,9 +99,9 @@ class Ingest:
         )
         self._no_topics = TopicTable()
         self._arrays: TopicArrays | None = None  # the source of `_names`
-        self._few: deque[Connection] = deque()  # ready connections, by their unparsed bytes
-        self._many: deque[Connection] = deque()
-        self._is_few_first = True
+        self._prompt: deque[Connection] = deque()  # ready connections
+        self._bulk: deque[Connection] = deque()  # those with many bytes, or commits
+        self._is_prompt_first = True
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_turn: list[Connection] = []
@@ -133,14 +135,14 @@ class Ingest:
 
     def _add_ready(self, connection: Connection) -> None:
         received = connection.received
-        has_few = received.end - received.start <= FEW_BYTES
-        (self._few if has_few else self._many).append(connection)
+        is_bulk = received.end - received.start > FEW_BYTES or starts_with_commit(received)
+        (self._bulk if is_bulk else self._prompt).append(connection)
 
     def _schedule(self) -> None:
         if self._scheduled:
             return
         requests = self._requests.count
-        if not (self._few or self._many or requests or self._malformed):
+        if not (self._prompt or self._bulk or requests or self._malformed):
             return
         if requests or not self._responses.is_full:
             self._scheduled = True
@@ -157,7 +159,7 @@ class Ingest:
         self._scheduled = False
         begun_s = self._time_s()
         if not self._responses.is_full:
-            if self._few or self._many:
+            if self._prompt or self._bulk:
                 self._responses.begin()
                 self._use_topics()
                 self._take_ready(begun_s + TURN_S)
@@ -184,12 +186,12 @@ class Ingest:
             self._loop.call_soon(self._poll)
 
     def _take_ready(self, end_s: float) -> None:
-        if self._turn_exceeded:  # connections with few bytes are first, every second time
-            self._is_few_first = not self._is_few_first
+        if self._turn_exceeded:  # each of the two queues is first every second time
+            self._is_prompt_first = not self._is_prompt_first
         self._turn_exceeded = False
-        few, many = self._few, self._many  # those that become ready now have the next turn
-        queues = [few] * len(few) + [many] * len(many)
-        if not self._is_few_first:
+        prompt, bulk = self._prompt, self._bulk  # those that become ready now have the next turn
+        queues = [prompt] * len(prompt) + [bulk] * len(bulk)
+        if not self._is_prompt_first:
             queues.reverse()
         queued = self._requests if self._requests.count else None
         for index, queue in enumerate(queues, 1):
@@ -225,7 +227,7 @@ class Ingest:
     async def drain(self) -> None:
         """Handle all received frames, and wait until every response is sent."""
         self.run_turn()
-        while self._few or self._many or self._requests.count or self._malformed:
+        while self._prompt or self._bulk or self._requests.count or self._malformed:
             await self._responses.drain()
             self.run_turn()
         await self._responses.drain()

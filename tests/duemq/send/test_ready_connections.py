@@ -98,6 +98,30 @@ def test_every_connection_has_a_turn_among_some_with_endless_frames() -> None:
     asyncio.run(scene())
 
 
+def test_requests_do_not_wait_for_the_commits_of_other_connections() -> None:
+    """Consumers commit the offset of each queue every 5 s, and do not wait for it."""
+
+    async def scene() -> None:
+        rig = ReadyRig()
+        commit = codec.encode_request(Request(15, {"offset": "1"}, oneway=True))
+        consumers = [rig.connection(commit * 10) for _ in range(40)]
+        rig.ingest.run_turn()
+        for each in consumers[:4]:
+            rig.receive(each, commit)
+        rig.connection(frames(1, "one"))
+        for _ in range(4):
+            rig.ingest.run_turn()
+        assert b"one0" in rig.handled
+        turns = 4
+        while any(len(each.received) for each in consumers):
+            turns += 1
+            rig.connection(frames(1, "other"))
+            rig.ingest.run_turn()
+        assert turns < 3 * 10 * len(consumers)
+
+    asyncio.run(scene())
+
+
 def test_frames_of_a_connection_with_queued_requests_follow_them() -> None:
     async def scene() -> None:
         rig = ReadyRig()
