@@ -29,7 +29,7 @@ DAY_SAMPLE_MS = 3_600_000
 KEYS_MAX = 100_000
 
 
-class Tallies(Struct, frozen=True):
+class GroupColumns(Struct, frozen=True):
     """Columns of counters: messages, bytes and additions of each row."""
 
     counts: array[int] = field(default_factory=partial(array, "q"))
@@ -41,9 +41,9 @@ class Tallies(Struct, frozen=True):
         for column in (self.counts, self.sizes, self.times):
             column.append(0)
 
-    def copy(self) -> Tallies:
+    def copy(self) -> GroupColumns:
         """Return a copy: a few KB for each thousand rows."""
-        return Tallies(self.counts[:], self.sizes[:], self.times[:])
+        return GroupColumns(self.counts[:], self.sizes[:], self.times[:])
 
     def row(self, index: int, column: int) -> tuple[int, int]:
         """Return messages (column 0) or bytes (1), and additions; zeros without the row."""
@@ -74,7 +74,7 @@ class Totals(Struct):
 class _Sample(Struct, frozen=True):
     at_ms: int
     puts: npt.NDArray[np.int64]  # (topics, 2): messages, bytes
-    tallies: Tallies
+    tallies: GroupColumns
     totals: tuple[int, ...]
 
 
@@ -101,7 +101,7 @@ class BrokerStats(Struct):
     )
     _count: Callable[..., tuple[int, int]] | None = None
     _rows: dict[tuple[str, str, str], int] = field(default_factory=dict)  # of `_tallies`
-    _tallies: Tallies = field(default_factory=Tallies)
+    _tallies: GroupColumns = field(default_factory=GroupColumns)
     _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _hour: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _day: deque[_Sample] = field(default_factory=lambda: deque(maxlen=25))

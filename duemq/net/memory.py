@@ -26,6 +26,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from duemq.net.layout import PREFIX_BYTES
 from duemq_common.request import Request
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,11 @@ class ReceiveBuffer:
         self.end = end = self.end + count
         if end > self.touched:
             self.touched = end
+
+    def begins_with(self, header: bytes) -> bool:
+        """Return whether the header of the first frame begins with these bytes."""
+        first = self.start + PREFIX_BYTES
+        return self.view[first : first + len(header)] == header
 
     def take(self, until: int) -> None:
         """Consume all bytes before `until`."""

@@ -7,10 +7,10 @@
                      within it, kernel: rows --> responses         (once), one write per connection
 
 Kernel and Python add the rows of a connection in frame order, so its messages are appended in the
-order in which they were sent. Connections with commits of offsets, which nobody waits for, or with
-many bytes have a queue of their own; without time for both queues, each is first every second turn.
-While too many responses wait for confirmation, no turn runs; the
-frames received meanwhile are in the next batch.
+order in which they were sent. Connections with many bytes, or with commits of offsets, which have
+no response, have a queue of their own; without time for both, each is first every second turn.
+While too many responses wait for confirmation, no turn runs; the next batch has the frames
+received meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
-from duemq.send.request_turns import RequestTurns, starts_with_commit
+from duemq.send.request_turns import COMMIT_START, RequestTurns
 from duemq.send.responses import (
     MustWait,
     PendingResponse,
@@ -63,7 +63,7 @@ KERNELS: Final = "ingest"
 DECODED_FRAMES_MAX: Final = 64  # frames of one connection decoded in Python per turn
 CONNECTIONS_PER_CLOCK_READ: Final = 4  # connections parsed between two checks of TURN_S
 TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting requests
-FEW_BYTES: Final = 1 << 12  # connections with more unparsed bytes have a queue of their own
+FEW_BYTES: Final = 1 << 12  # connections with more unparsed bytes are in the second queue
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
 
@@ -99,8 +99,7 @@ class Ingest:
         )
         self._no_topics = TopicTable()
         self._arrays: TopicArrays | None = None  # the source of `_names`
-        self._prompt: deque[Connection] = deque()  # ready connections
-        self._bulk: deque[Connection] = deque()  # those with many bytes, or commits
+        self._prompt, self._bulk = deque[Connection](), deque[Connection]()  # ready connections
         self._is_prompt_first = True
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -135,7 +134,7 @@ class Ingest:
 
     def _add_ready(self, connection: Connection) -> None:
         received = connection.received
-        is_bulk = received.end - received.start > FEW_BYTES or starts_with_commit(received)
+        is_bulk = len(received) > FEW_BYTES or received.begins_with(COMMIT_START)
         (self._bulk if is_bulk else self._prompt).append(connection)
 
     def _schedule(self) -> None:

@@ -16,7 +16,6 @@ from duemq.net import codec
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.layout import PREFIX, PREFIX_BYTES, WORD_BYTES
-from duemq.net.memory import ReceiveBuffer
 from duemq.send.fair_queue import FairQueue
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
@@ -61,7 +60,7 @@ class RequestTurns:
         """Return whether requests of a connection are queued, and a commit is its next frame."""
         return (
             self._dispatcher is not None
-            and starts_with_commit(connection.received)
+            and connection.received.begins_with(COMMIT_START)
             and connection in self._requests
         )
 
@@ -109,7 +108,7 @@ class RequestTurns:
             has_body = length != header_bytes + WORD_BYTES
             if has_body or header_bytes > COMMIT_BYTES_MAX or end > received.end:
                 return count
-            if not starts_with_commit(received):
+            if not received.begins_with(COMMIT_START):
                 return count
             item = codec.next_command(received.view, start, end)
             request = None if item is None else item[0]
@@ -155,9 +154,3 @@ class RequestTurns:
         if connection in self._with_frames and connection not in self._requests:
             self._with_frames.discard(connection)
             self._on_begun(connection)
-
-
-def starts_with_commit(received: ReceiveBuffer) -> bool:
-    """Return whether the first frame is a commit of an offset, as far as its first bytes tell."""
-    header = received.start + PREFIX_BYTES
-    return received.view[header : header + len(COMMIT_START)] == COMMIT_START
