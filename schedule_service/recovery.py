@@ -73,6 +73,7 @@ class Saved(Struct, frozen=True):
         settled: Level to ranges after `offsets` that were settled before their due time.
         generation: Number of the log's last truncation.
         last_record: Log offset and checksum of the last record before `log_offset`.
+        has_checksum: False if DueMQ 0.1.0 wrote the table, which is not used then.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class Saved(Struct, frozen=True):
     settled: Mapping[int, list[Range]] = field(default_factory=dict)
     generation: int = 0
     last_record: LastRecord = NO_RECORD
+    has_checksum: bool = True
 
 
 def decode_saved(value: Any) -> Saved:
@@ -109,7 +111,11 @@ def decode_saved(value: Any) -> Saved:
         int(value.get("logGeneration", 0)),
         LastRecord(*map(int, value.get("lastRecord", NO_RECORD))),
     )
-    if saved.log_offset is not None and value.get("crc32") != _crc(saved):
+    if saved.log_offset is None:
+        return saved
+    if "crc32" not in value:
+        return replace(saved, has_checksum=False)
+    if value["crc32"] != _crc(saved):
         raise ValueError("its crc32 does not match its contents: another program has changed them")
     return saved
 
@@ -151,7 +157,8 @@ def is_supported(store: MessageStore, saved: Saved) -> bool:
     if saved.log_offset is None:
         return True
     is_unchanged = saved.log_offset <= store.unchanged_end(saved.generation)
-    return is_unchanged and saved.last_record == store.record_identity(saved.last_record.offset)
+    is_proved = saved.has_checksum and is_unchanged
+    return is_proved and saved.last_record == store.record_identity(saved.last_record.offset)
 
 
 def encode_saved(saved: Saved) -> str:

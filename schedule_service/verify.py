@@ -33,6 +33,10 @@ def check_levels(root: Path, log: LogSummary, report: Report, progress: Progress
     saved = read_progress(path, KIND, decode_saved, report)
     if saved is None:
         return
+    if not saved.has_checksum:
+        text = "DueMQ 0.1.0 wrote it: the next start derives the offsets from the log"
+        report.add("warning", KIND, path, 0, text)
+        return
     if saved.log_offset is not None:
         floor = Truncations.load(root).floor(saved.generation)
         if saved.log_offset > min(floor, log.end):

@@ -49,6 +49,12 @@ def test_the_text_is_that_of_5_3_3() -> None:
     assert '"offsetTable":{}' in encode_saved(Saved())
 
 
+def test_a_table_of_0_1_0_has_no_checksum() -> None:
+    saved = decode_saved(loads('{"commitLogOffset":9,"deliveredAhead":{},"offsetTable":{1:1}}'))
+    assert (saved.offsets, saved.log_offset, saved.has_checksum) == ({1: 1}, 9, False)
+    assert decode_saved(loads(APACHE_4)).has_checksum
+
+
 def test_our_members_round_trip() -> None:
     ahead = {2: [(210, 220), (230, 231)]}
     saved = Saved(TABLE, ahead, 4_711, 5, 6, 7, last_record=LastRecord(4_700, 9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -88,6 +89,20 @@ def test_any_offsets(
     if drop:
         path.with_name(path.name + ".bak").unlink(missing_ok=True)
     asyncio.run(check(root))
+
+
+def test_a_table_of_0_1_0(base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It has neither a checksum nor a record of its log."""
+    root = tmp_path / "store"
+    shutil.copytree(base, root)
+    path = root / "config" / "delayOffset.json"
+    value = loads(path.read_text())
+    for name in ("crc32", "lastRecord", "logGeneration"):
+        del value[name]
+    path.write_text(dumps(value))
+    path.with_name(path.name + ".bak").unlink(missing_ok=True)
+    asyncio.run(check(root))
+    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 @pytest.mark.finding("3D4")

@@ -57,6 +57,11 @@ def edited(text: str) -> str:
     return dumps(loads(text) | {"offsetTable": {1: 5, 3: 1}})
 
 
+def of_0_1_0(text: str) -> str:
+    members = ("commitLogOffset", "dataVersion", "deliveredAhead", "offsetTable")
+    return dumps({name: loads(text)[name] for name in members})
+
+
 def of_another_log(text: str) -> str:
     return encode_saved(replace(decode_saved(loads(text)), last_record=LastRecord(0, 1)))
 
@@ -77,6 +82,7 @@ def from_the_future(text: str) -> str:
         (offsets_only({1: 5, 3: 4}), ["warning"]),  # not due before the end of the log
         (offsets_only({1: -5, 3: -1}), ["error"]),
         (edited, ["error"]),
+        (of_0_1_0, ["warning"]),
         (of_another_log, ["error"]),
         (from_the_future, ["warning"]),
     ],
