@@ -17,15 +17,16 @@ from tests.support.server import Server, write_properties
 ROOT = Path(__file__).parents[2]
 
 
-def start_command(conf: Path) -> list[str]:
+def start_command(conf: Path, package: str = "duemq") -> list[str]:
     """Return the command that runs a DueMQ broker from the source tree."""
-    return [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
+    return [sys.executable, "-m", package, "broker", "-c", str(conf)]
 
 
 class DueMQ(Server):
     """DueMQ broker and name server in one process."""
 
     name = "duemq"
+    package = "duemq"  # that is run
     env: Mapping[str, str] = MappingProxyType({})  # additional environment of the process
     has_timers = importlib.util.find_spec("timer_store") is not None
 
@@ -52,7 +53,7 @@ class DueMQ(Server):
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         return Child(
             "duemq broker",
-            start_command(conf),
+            start_command(conf, self.package),
             log_path=self.home / "broker.log",
             env={"PYTHONPATH": os.pathsep.join(paths), **self.env},
         )

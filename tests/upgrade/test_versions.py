@@ -15,7 +15,7 @@ from tests.interop.timer_work import KEYS
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 from tests.upgrade.former import Former, install_former
-from tests.upgrade.record import ARCHIVE, CONTENTS
+from tests.upgrade.record import ARCHIVE, CONTENTS, FIRST_ARCHIVE
 from tests.upgrade.store_contents import StoreContents
 
 
@@ -24,15 +24,17 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_former(tmp_path_factory.mktemp("former"))
 
 
-def test_the_present_version_delivers_what_the_former_left(tmp_path: Path) -> None:
-    """In a store that the former version wrote; it needs no history."""
-    with tarfile.open(ARCHIVE) as archive:
+@pytest.mark.parametrize("path", [ARCHIVE, FIRST_ARCHIVE], ids=["former", "0.1.0"])
+def test_the_present_version_delivers_what_the_former_left(path: Path, tmp_path: Path) -> None:
+    """In a recorded store, which needs no history. The delays take seconds."""
+    with tarfile.open(path) as archive:
         archive.extractall(tmp_path, filter="data")
     contents = StoreContents.from_json((tmp_path / CONTENTS).read_text())
     with DueMQ(tmp_path / "present", store_dir=tmp_path / "store", keys=KEYS) as present:
         contents.end_all(present)
         contents.wait(present)
         contents.check(present, is_gapless=False)
+    assert " ERROR " not in (tmp_path / "present" / "broker.log").read_text()
     verify(tmp_path / "store")
 
 
