@@ -34,6 +34,7 @@ from duemq_common.request import Request, Response
 from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from recurring_schedules import journal
+from recurring_schedules.backfill import times_between
 from recurring_schedules.definition import (
     Definition,
     InvalidDefinition,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NOTE_CHARACTERS_MAX: Final = 1_000
-BACKFILL_MAX: Final = 10_000
-BACKFILL_BYTES_MAX: Final = 64 << 20
 RETRY_MS: Final = 1_000  # between two attempts to cancel an occurrence
 SEARCHES_MAX: Final = 3  # for an occurrence without key index, if messages were appended meanwhile
 
@@ -76,6 +75,7 @@ class ScheduleRequests:
         self._store, self._table, self._planner = store, table, planner
         self._pending, self._clock = pending, clock
         self._failures, self._wake, self._stops = FailureLog(log), Signal(), False
+        self._searched = set[str]()  # schedules for whose backfill times are searched
         self._actions = {
             "create": self._create,
             "pause": self._pause,
@@ -418,19 +418,20 @@ class ScheduleRequests:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, "the end of a backfill is in the future"
             )
-        definition, times = replace(record.definition, start_ms=0, end_ms=0), list[int]()
-        count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + 1_000))
-        planned_ms = await _next_after(definition, from_ms - 1)
-        while planned_ms is not None and planned_ms < until_ms:
-            times.append(planned_ms)
-            if len(times) > count_max:
-                reason = f"the range has more than {count_max} occurrences: give a shorter one"
-                raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
-            await asyncio.sleep(0)  # deliveries come first
-            planned_ms = await _next_after(definition, planned_ms)
+        name, peer = record.definition.name, request.peer
+        if name in self._searched:
+            reason = f"a backfill of schedule {name} runs: wait for its end"
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+        self._searched.add(name)
+        try:
+            times = await in_turns(times_between(record.definition, from_ms, until_ms))
+        finally:
+            self._searched.discard(name)
+        if peer is not None and peer.closed:  # its user saw a failure, and may repeat the request
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "nothing is sent: the connection closed")
         current = self._existing(request)
         if current.definition != record.definition:
-            reason = f"schedule {definition.name} was created again meanwhile: try again"
+            reason = f"schedule {name} was created again meanwhile: try again"
             raise RequestError(ResponseCode.INVALID_PARAMETER, reason)
         appended = self._append_manual(record, times, "backfill", now_ms)
         return {**self._progress(current), "appended": appended}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -11,16 +12,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from delayed_delivery import steps
 from delayed_delivery.pending import Decided, Found, HitQuery, Offsets, PendingPiece, Verdict
 from duemq_common.codes import RequestCode
 from duemq_common.errors import RequestError
-from duemq_common.request import Request
+from duemq_common.request import Request, Response
 from recurring_schedules import journal, planner
 from recurring_schedules.checkpoint import ScheduleCheckpoints, load_table
 from recurring_schedules.definition import Definition
 from recurring_schedules.journal import DELETED, ScheduleRecord
 from recurring_schedules.requests import RETRY_MS, ScheduleRequests
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
+from tests.support.fakes import FakePeer
 from tests.support.inline_loop import run_inline
 from timer_store.pending.lookup import PendingTimers
 
@@ -202,6 +205,72 @@ def test_other_work_runs_during_a_backfill(opened: ScheduleRig, change: str) -> 
     else:
         with pytest.raises(RequestError, match=r"no schedule|created again"):
             asyncio.run(main())
+
+
+def backfill(rig: ScheduleRig, peer: FakePeer) -> asyncio.Task[Response]:
+    """Begin a backfill of the 240 occurrences of a day; return its task."""
+    fields = {"action": "backfill", "name": "s", "topic": "T"}
+    fields |= {"from_ms": str(MONDAY_MS - 86_400_000), "until_ms": str(MONDAY_MS)}
+    request = Request(RequestCode.CHANGE_SCHEDULE, fields, peer=peer)
+    return asyncio.create_task(rig.requests.handle(request))
+
+
+def test_a_backfill_of_a_busy_broker_takes_few_turns(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn for each occurrence takes longer than a client waits if a turn takes 200 ms."""
+    opened.create(every_ms=360_000)
+    used_s = 0.0
+
+    def processor_s() -> float:
+        nonlocal used_s
+        used_s += 0.001  # of a search
+        return used_s
+
+    monkeypatch.setattr(steps, "thread_processor_s", processor_s)
+
+    async def main() -> int:
+        nonlocal used_s
+        task, turns = backfill(opened, FakePeer()), 0
+        while not task.done():
+            used_s += 0.2
+            turns += 1
+            await asyncio.sleep(0)
+        assert json.loads(bytes(task.result().body))["appended"] == 240
+        return turns
+
+    assert asyncio.run(main()) < 30
+
+
+def test_a_repeated_backfill_is_refused_while_the_first_one_runs(opened: ScheduleRig) -> None:
+    opened.create(every_ms=360_000)
+
+    async def main() -> None:
+        first, again = backfill(opened, FakePeer()), backfill(opened, FakePeer())
+        with pytest.raises(RequestError, match="a backfill of schedule s runs"):
+            await again
+        await first
+
+    asyncio.run(main())
+    opened.run_to(MONDAY_MS + 1)
+    assert len(opened.planned()) == 240
+    assert opened.call("backfill", "s", from_ms=1, until_ms=2)["appended"] == 0
+
+
+def test_a_backfill_whose_connection_closed_sends_nothing(opened: ScheduleRig) -> None:
+    opened.create(every_ms=360_000)
+
+    async def main() -> None:
+        peer = FakePeer()
+        task = backfill(opened, peer)
+        await asyncio.sleep(0)
+        peer.close()
+        with pytest.raises(RequestError, match="nothing is sent"):
+            await task
+
+    asyncio.run(main())
+    opened.run_to(MONDAY_MS + 1)
+    assert opened.planned() == []
 
 
 def test_the_pending_occurrence_of_a_deleted_topic_is_in_quarantine(opened: ScheduleRig) -> None:

@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec.structs import replace
 
+from delayed_delivery.steps import at_once
 from duemq.client.admin.cluster import BrokerMember, ClusterAdmin, converted, parsed
 from duemq.client.errors import NoRoute, Refused, Unsupported
 from duemq.client.message import milliseconds
 from duemq.net.view_names import SCHEDULE_VIEW, SCHEDULES_LIST_VIEW
 from duemq_common.codes import RequestCode, ResponseCode
+from recurring_schedules.backfill import times_between
 from recurring_schedules.definition import Definition as Definition
 from recurring_schedules.definition import InvalidDefinition, check
 from recurring_schedules.occurrences import check_fires, next_after
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PAGE_COUNT: Final = 1_000
-BACKFILL_MAX: Final = 10_000
-BACKFILL_BYTES_MAX: Final = 64 << 20
-RECORD_BYTES: Final = 1_000  # of an occurrence without its body, at most
+BACKFILL_TIMEOUT_S: Final = 60.0  # the broker searches for the times between its other work
 FEATURE: Final = "recurring schedules, which only DueMQ brokers have"
 
 
@@ -168,22 +167,34 @@ class SchedulesAdmin(ClusterAdmin):
     ) -> ChangedSchedule:
         """Send the messages of the planned times in [since, until), which are in the past."""
         range_ms = {"from_ms": milliseconds(since), "until_ms": milliseconds(until)}
-        return await self._change_existing(name, "backfill", **range_ms)
+        return await self._change_existing(
+            name, "backfill", timeout_s=BACKFILL_TIMEOUT_S, **range_ms
+        )
 
     async def _change_existing(
-        self, name: str, action: str, **fields: str | int
+        self, name: str, action: str, *, timeout_s: float | None = None, **fields: str | int
     ) -> ChangedSchedule:
         address, schedule = await self._existing(name, 1)
         topic = schedule.definition.topic
-        return await self._change(
-            address, {"action": action, "name": name, "topic": topic, **fields}
-        )
+        change: dict[str, object] = {"action": action, "name": name, "topic": topic, **fields}
+        return await self._change(address, change, timeout_s=timeout_s)
 
     async def _change(
-        self, address: str, fields: dict[str, object], body: bytes = b""
+        self,
+        address: str,
+        fields: dict[str, object],
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
     ) -> ChangedSchedule:
-        code = RequestCode.CHANGE_SCHEDULE
-        response = await self.ask_broker(address, code, fields, body, feature=FEATURE)
+        response = await self.ask_broker(
+            address,
+            RequestCode.CHANGE_SCHEDULE,
+            fields,
+            body,
+            feature=FEATURE,
+            timeout_s=timeout_s,
+        )
         return parsed(response, ChangedSchedule)
 
     async def _existing(self, name: str, runs: int) -> tuple[str, ScheduleView]:
@@ -261,16 +272,7 @@ def backfill_count(definition: Definition, from_ms: int, until_ms: int) -> int:
     Raises:
         InvalidDefinition: There are more than a broker sends.
     """
-    unbounded, count = replace(definition, start_ms=0, end_ms=0), 0
-    count_max = min(BACKFILL_MAX, BACKFILL_BYTES_MAX // (len(definition.body) + RECORD_BYTES))
-    planned_ms = next_after(unbounded, from_ms - 1)
-    while planned_ms is not None and planned_ms < until_ms:
-        count += 1
-        if count > count_max:
-            reason = f"the range has more than {count_max} occurrences: give a shorter one"
-            raise InvalidDefinition(reason)
-        planned_ms = next_after(unbounded, planned_ms)
-    return count
+    return len(at_once(times_between(definition, from_ms, until_ms)))
 
 
 def _at(broker: str, schedules: Iterable[ScheduleView]) -> Iterable[ScheduleView]:
