@@ -74,6 +74,8 @@ class Requester(Producer):
                 await self.send_with(message, properties)
                 return await future
         except TimeoutError as error:
+            if future.done() and not future.cancelled():
+                return future.result()  # a late loop reads the reply in the turn of the timeout
             raise NoReply(f"no reply to {message.message_id} within {timeout_s:g} s") from error
         finally:
             del self._requests[correlation]

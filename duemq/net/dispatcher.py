@@ -228,6 +228,10 @@ class Calls:
             write(codec.encode_request(replace(request, opaque=opaque)))
             async with asyncio.timeout(timeout_s):
                 return await future
+        except TimeoutError:
+            if not future.done() or future.cancelled():
+                raise
+            return future.result()  # a late loop reads the response in the turn of the timeout
         finally:
             del self._in_flight[opaque]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -176,3 +178,10 @@ def test_a_stopped_loop_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> Non
     thread.join()
     loop.close()
     assert not asyncio.run(responds(loop))
+
+
+def test_a_turn_in_the_turn_of_the_timeout_is_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of the probe was late, not that of the broker."""
+    monkeypatch.setattr("duemq.broker.http_ports.RESPONSE_S", 0)
+    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda call, *values: call(*values))
+    assert asyncio.run(responds(loop))

@@ -162,6 +162,23 @@ def test_opaque_numbers_wrap_and_skip_those_in_use() -> None:
     asyncio.run(main())
 
 
+def test_a_response_in_the_turn_of_the_timeout_is_returned() -> None:
+    """A loop that was late reads the response and ends the call in one turn."""
+
+    async def main() -> None:
+        calls, response = Calls("peer", 9), Response(0, "read")
+        loop = asyncio.get_running_loop()
+
+        def write(frame: bytes) -> None:
+            loop.call_soon(calls.receive, codec.ReceivedResponse(1, response, 0))
+
+        assert await calls.call(Request(307, {}), write, 0) is response
+        with pytest.raises(TimeoutError):
+            await calls.call(Request(307, {}), lambda frame: None, 0)
+
+    asyncio.run(main())
+
+
 def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
     async def main() -> None:
         async def big(request: Request) -> Response:

@@ -62,6 +62,18 @@ def test_missing_descriptors_are_no_disk_failure(failures: int) -> None:
     asyncio.run(steps())
 
 
+def test_a_sync_in_the_turn_of_the_timeout_is_in_time() -> None:
+    """The loop was late: it learns of the sync after it has ended the wait."""
+
+    async def steps() -> None:
+        flusher = Flushed([]).flusher()
+        asyncio.get_running_loop().call_soon(flusher.flush)
+        assert await flusher.wait(10, 0)
+        assert not await flusher.wait(11, 0)
+
+    asyncio.run(steps())
+
+
 def test_a_failure_of_the_disk_ends_the_flusher() -> None:
     async def steps() -> None:
         rig = Flushed([errno.EIO])

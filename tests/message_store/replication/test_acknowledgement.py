@@ -73,6 +73,19 @@ def test_a_wait_has_an_end_and_leaves_nothing() -> None:
     run(work)
 
 
+def test_an_offset_that_is_reached_in_the_turn_of_the_timeout_is_confirmed() -> None:
+    """A loop that was late reads the reports of replicas and ends waits in one turn."""
+
+    async def work() -> None:
+        replicated = possible(timeout_ms=0)
+        asyncio.get_running_loop().call_soon(replicated.advance, 10)
+        assert await replicated.wait(10) is None
+        assert await replicated.wait(11) is Missing.REPLICAS
+        assert len(replicated) == 0
+
+    run(work)
+
+
 def test_a_former_master_confirms_nothing_and_waits_for_nothing() -> None:
     async def work() -> None:
         replicated = possible(10)
