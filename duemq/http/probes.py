@@ -76,6 +76,8 @@ class Probes:
         """Return all metrics, or those that `name[]` names; 503 if the broker is too busy."""
         try:
             async with self._collecting:
+                if await request.is_disconnected():  # it waited longer than its scraper
+                    return PlainTextResponse(f"{BUSY}\n", 503)
                 return await asyncio.to_thread(self._collect, request)
         except TimeoutError:
             self._busy(BUSY)

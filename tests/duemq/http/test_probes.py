@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -125,6 +126,34 @@ def test_a_scrape_of_a_busy_broker_names_the_reason(monkeypatch: pytest.MonkeyPa
     status, _, body = serve(lambda port: fetch(port, get("/metrics")))
     assert status == 503
     assert b"more requests than it can handle" in body
+
+
+def test_a_scrape_that_its_client_left_collects_nothing() -> None:
+    """It waited for others, and would take the time of those whose clients still wait."""
+    collected = list[str]()
+
+    class Counting(CollectorRegistry):
+        def collect(self) -> Any:
+            collected.append("all")
+            return super().collect()
+
+    async def alive() -> str:
+        return ""
+
+    async def scrape(kind: str) -> int:
+        async def receive() -> Message:
+            if kind != "http.disconnect":
+                await asyncio.Event().wait()
+            return {"type": kind}
+
+        scope = {"type": "http", "method": "GET", "headers": [], "query_string": b""}
+        return (await probes.metrics(Request(scope, receive))).status_code
+
+    probes = Probes(Counting(), live=alive, ready=alive)
+    assert asyncio.run(scrape("http.disconnect")) == 503
+    assert not collected
+    assert asyncio.run(scrape("http.request")) == 200
+    assert collected == ["all"]
 
 
 def test_formats_that_a_scraper_accepts() -> None:
