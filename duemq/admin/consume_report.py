@@ -5,13 +5,12 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from delayed_delivery.steps import ROWS_PER_TURN, collected
+from delayed_delivery.steps import ROWS_PER_TURN, Pauses, collected
 from duemq.net import fields
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
@@ -65,13 +64,14 @@ class ConsumeReport:
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
         lag, left_bytes, omitted = 0, REPORT_BYTES_MAX, 0
-        by_group = await self._offsets.topics_by_group()
+        by_group, pauses = await self._offsets.topics_by_group(), Pauses()
         for number, group in enumerate(list(self._groups)):
             if number % ROWS_PER_TURN == 0:
-                await asyncio.sleep(0)
+                await pauses.after_step()
             topics = self._topics_of(group.name, by_group.get(group.name, ()), ordered)
             parts: list[msgspec.Raw] = []
             for topic in topics if left_bytes > 0 else ():
+                await pauses.after_step()
                 report = await self._report(group.name, topic)
                 left_bytes -= len(bytes(report))
                 if left_bytes < 0:
@@ -81,7 +81,7 @@ class ConsumeReport:
             if parts:
                 reports.append({group.name: parts})
                 lag += sum(await collected(self._lags(group.name, topics[: len(parts)])))
-                await asyncio.sleep(0)
+                await pauses.after_step()
         body = {
             "brokerAddr": self._address,
             "consumeStatsList": reports,
@@ -102,7 +102,6 @@ class ConsumeReport:
         ]
 
     async def _report(self, group: str, topic: str) -> msgspec.Raw:
-        await asyncio.sleep(0)
         response = await self._stats_of(
             Request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
         )
@@ -129,15 +128,12 @@ class ConsumeReport:
         excluded = {g for g in request.fields.get("filterGroups", "").split(",") if g}
         others = [g for g in self._offsets.groups_of(topic) if g not in excluded]
         lowest: dict[int, int] = {}
+        pauses = Pauses()
         for group in others:
-            for queue, offset in await self._progress(group, topic):
+            for queue, offset in self._offsets.of_pair(group, topic)[0].items():
                 lowest[queue] = min(offset, lowest.get(queue, offset))
-        for queue, own in await self._progress(compared, topic):
+            await pauses.after_step()
+        for queue, own in self._offsets.of_pair(compared, topic)[0].items():
             if queue in lowest and lowest[queue] > own:
                 lowest[queue] = own
         return Response(body=dumps_compact({"correctionOffsets": lowest}).encode())
-
-    async def _progress(self, group: str, topic: str) -> list[tuple[int, int]]:
-        """Return queues and offsets; other work runs after each group."""
-        await asyncio.sleep(0)
-        return list(self._offsets.of_pair(group, topic)[0].items())

@@ -444,6 +444,21 @@ ROWS: Final[Mapping[int, RequestRow]] = {
     row.code: row for rows in ROWS_BY_MODULE.values() for row in rows
 }
 
+LONG_READS: Final = frozenset(
+    {
+        RequestCode.FIND_COPIES,
+        RequestCode.FIND_MESSAGE,
+        RequestCode.FIND_MESSAGE_OF_TOPIC,
+        RequestCode.SEARCH_PENDING,
+        RequestCode.READ_PENDING,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_VIEW,
+    }
+)
+"""Codes of requests that only read, and may take long: they end when their connection closes."""
+
 
 def row_of(code: int) -> RequestRow:
     """Return the row of a request code; a plugin's code without one requires an administrator."""

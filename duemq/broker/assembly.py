@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
+from duemq.admin.connected_reads import ConnectedReads
 from duemq.admin.consume_report import ConsumeReport
 from duemq.admin.group_admin import GroupAdminProcessor
 from duemq.admin.runtime_info import RuntimeInfo
@@ -24,7 +25,7 @@ from duemq.admin.views import AdminProcessor, RequestView
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
 from duemq.auth.plain_requests import BrokerNames, PlainRequests
-from duemq.auth.request_table import ROWS
+from duemq.auth.request_table import LONG_READS, ROWS
 from duemq.broker.components import BrokerComponents, BrokerContext
 from duemq.messages.copies import CopiesProcessor
 from duemq.messages.decide import DecideProcessor
@@ -146,6 +147,7 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
     parts.dispatcher.add(plugin_handlers)
     load = partial(context.kernels.load_for_request, PENDING_KERNELS)
     parts.dispatcher.delay(plugin_handlers.keys() | DELAYED_CODES, load)
+    parts.dispatcher.wrap(LONG_READS, ConnectedReads().handler)
     return parts
 
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from delayed_delivery.pending import PendingMessages, Verdict
 from delayed_delivery.quarantine import origin_of
+from delayed_delivery.steps import Pauses
 from duemq.messages.message_history import (
     OWN_TOPICS,
     SCHEDULED_TOPICS,
@@ -51,7 +52,7 @@ RECORDS_MAX: Final = 256
 TOPICS_MAX: Final = 64  # topics searched per request because records name them
 TOPICS_PER_TURN: Final = 16  # the disk may have to read a page of the index for each
 RELATED_TOPICS_MAX: Final = 1_024  # topics of retries and dead letters searched per request
-STEPS_PER_TURN: Final = 16  # topics searched and records read between two yields
+STEPS_PER_TURN: Final = 16  # topics searched and records read between two pauses
 BODY_BYTES_MAX: Final = 65_536
 DELIVERY_UNITS_MAX: Final = 4_096  # units searched for a delivery, from the due time
 
@@ -74,6 +75,7 @@ class HistoryProcessor:
     ) -> None:
         self._store, self._ports, self._half_finished = store, ports, half_finished
         self._open_pops = open_pops
+        self._all_topics = asyncio.Lock()  # held by the search of all topics, one at a time
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return handlers by request code."""
@@ -174,9 +176,10 @@ class HistoryProcessor:
         topics = self._store.topics
         names = [topics.name(index) for index in range(len(topics))]
         rest = [name for name in names if name not in done]
-        for begin in range(0, len(rest), TOPICS_PER_TURN):
-            await records.search(rest[begin : begin + TOPICS_PER_TURN], keys)
-            await asyncio.sleep(0)
+        async with self._all_topics:
+            for begin in range(0, len(rest), TOPICS_PER_TURN):
+                await records.search(rest[begin : begin + TOPICS_PER_TURN], keys)
+                await records.pauses.after_step()
 
     async def _search_named(
         self, records: _Records, keys: Sequence[str], first: Sequence[str], done: set[str]
@@ -241,10 +244,11 @@ class _Records:
 
     Attributes:
         truncated: Whether older records were omitted.
+        pauses: Pauses of the request.
     """
 
     def __init__(self, store: MessageStore) -> None:
-        self._store = store
+        self._store, self.pauses = store, Pauses()
         self._by_offset: dict[int, HistoryRecord] = {}
         self.truncated = False
         self._steps = 0
@@ -280,7 +284,7 @@ class _Records:
     async def _yield_periodically(self) -> None:
         self._steps += 1
         if self._steps % STEPS_PER_TURN == 0:
-            await asyncio.sleep(0)
+            await self.pauses.after_step()
 
     def _read(self, offset: int) -> None:
         if offset in self._by_offset:

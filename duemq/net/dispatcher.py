@@ -26,7 +26,7 @@ from duemq.net.meters import RpcMeter
 from duemq.net.notices import Notices
 from duemq_common.codes import ResponseCode
 from duemq_common.errors import FrameError, RequestError
-from duemq_common.request import Request, Response
+from duemq_common.request import Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 Deferred = Awaitable[Response | None]  # None: no response is sent
@@ -299,8 +299,12 @@ class Dispatcher:
 
     def delay(self, codes: Collection[int], until: Callable[[], Awaitable[None]]) -> None:
         """Delay all requests of `codes` until `until()` has returned."""
+        self.wrap(codes, lambda handler: partial(_delayed, handler, until))
+
+    def wrap(self, codes: Collection[int], wrapper: Callable[[Handler], RequestHandler]) -> None:
+        """Replace the handlers of `codes` by what a function returns for them."""
         for code in self._handlers.keys() & codes:
-            self._handlers[code] = partial(_delayed, self._handlers[code], until)
+            self._handlers[code] = wrapper(self._handlers[code])
             self._async.add(code)
 
     def __iter__(self) -> Iterator[int]:

@@ -74,9 +74,13 @@ async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str])
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
         lookups = job.lookups(store.log.end)
-        await asyncio.gather(*(asyncio.to_thread(lookup.read) for lookup in lookups))
-        await asyncio.to_thread(job.run, lookups, store.log.end)
-        await job.follow_to_end()
+        try:
+            await asyncio.gather(*(asyncio.to_thread(lookup.read) for lookup in lookups))
+            await asyncio.to_thread(job.run, lookups, store.log.end)
+            await job.follow_to_end()
+        except asyncio.CancelledError:
+            job.is_cancelled = True  # its thread goes on until it reads this
+            raise
     return job.matches()
 
 
@@ -107,6 +111,7 @@ class _Search:
 
     Attributes:
         end: Log offset up to which the log was searched.
+        is_cancelled: Whether a thread that searches ends, and its results are not used.
     """
 
     def __init__(self, store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> None:
@@ -118,7 +123,7 @@ class _Search:
         self._store = store
         self._parts: list[Matches] = []
         self._count = 0
-        self.end = 0
+        self.end, self.is_cancelled = 0, False
         encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
         self._text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
         self._ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
@@ -172,12 +177,16 @@ class _Search:
         """Search all of the log before `end`. Any thread may call it."""
         for lookup in lookups:
             for pair in lookup.candidates():
+                if self.is_cancelled:
+                    return
                 self._match(pair)
         self.follow(end)
 
     def follow(self, end: int) -> None:
         """Search the log from the end of the previous search to `end`. Any thread may call it."""
         for keyed in keys_of_log(self._store.log, self.end, end):
+            if self.is_cancelled:
+                return
             self._match(_with_hashes(keyed, self._hashes))
         self.end = max(self.end, end)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delayed_delivery import steps
 from duemq.admin import consume_report
 from duemq.admin.consume_report import ConsumeReport
 from duemq.registry.clients import ClientTable
@@ -33,12 +35,23 @@ class ListedOffsets(FakeOffsets):
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Mapping[int, Callable[..., Any]]]:
+def groups() -> ListedGroups:
+    return ListedGroups()
+
+
+@pytest.fixture
+def offsets() -> ListedOffsets:
+    return ListedOffsets()
+
+
+@pytest.fixture
+def rig(
+    tmp_path: Path, groups: ListedGroups, offsets: ListedOffsets
+) -> Iterator[Mapping[int, Callable[..., Any]]]:
     with open_store(tmp_path) as store:
         for queue in (0, 0, 0, 1):
             put_one(store, "T", queue)
         topics = FakeTopics(fake_topic("T", 2), fake_topic("O", 2, order=True))
-        groups, offsets = ListedGroups(), ListedOffsets()
         groups.find_or_create("G")
         groups.find_or_create("H")
         offsets.commit("G", "T", 0, 1)
@@ -67,6 +80,41 @@ def test_every_group_and_the_lag_of_all(
     }
     body = json.loads(run(rig[317](Request(317, {"isOrder": "true"}))).body)
     assert body["consumeStatsList"] == [{"G": [{"requested": "O"}]}]
+
+
+@pytest.mark.parametrize("code", [317, 308])
+def test_a_report_of_a_busy_broker_takes_few_turns(
+    rig: Mapping[int, Callable[..., Any]],
+    groups: ListedGroups,
+    offsets: ListedOffsets,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    """With turns of 200 ms, a turn for each group takes longer than a tool waits."""
+    for number in range(100):
+        groups.find_or_create(f"g{number}")
+        offsets.commit(f"g{number}", "T", 0, 0)
+    fields = {"isOrder": "false", "compareGroup": "G", "topic": "T"}
+    used_s = 0.0
+
+    def processor_s() -> float:
+        nonlocal used_s
+        used_s += 0.001  # of a group
+        return used_s
+
+    monkeypatch.setattr(steps, "thread_processor_s", processor_s)
+
+    async def main() -> int:
+        nonlocal used_s
+        task, turns = asyncio.ensure_future(rig[code](Request(code, fields))), 0
+        while not task.done():
+            used_s += 0.2
+            turns += 1
+            await asyncio.sleep(0)
+        assert task.result().code == 0
+        return turns
+
+    assert asyncio.run(main()) < 50
 
 
 def test_the_bytes_of_the_response_are_limited(

@@ -214,6 +214,33 @@ def test_lookups_that_may_wait_for_the_disk_are_done_at_the_same_time(
         assert matches.offsets.tolist() == batch.rows["phys_offset"].tolist()
 
 
+def test_the_thread_of_a_cancelled_search_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_search, "LOOP_PROBES_MAX", -1)
+    begun, goes_on, pieces = threading.Event(), threading.Event(), list[int]()
+
+    def match(*arguments: object) -> None:
+        pieces.append(len(arguments))
+        begun.set()
+        assert goes_on.wait(timeout=30)
+
+    monkeypatch.setattr("message_store.kernels.keys.match_keys", match)
+
+    async def main() -> None:
+        task = asyncio.create_task(search(store, ["T"], ["a", "b", "c", "d"]))
+        assert await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes_on.set()
+
+    with open_store(tmp_path) as store:
+        put_one(store, "T", properties={"KEYS": "a b c d"})
+        asyncio.run(main())  # its end waits for the thread
+    assert len(pieces) == 1
+
+
 def test_a_later_search_finds_what_was_appended_since(tmp_path: Path, way: str) -> None:
     with open_store(tmp_path) as store:
         put_one(store, "T", properties={"KEYS": "a"})
