@@ -107,6 +107,41 @@ class SystemClock:
                 continue
 
 
+class AwakeTime:
+    """`Clock.steady_ms` without stalls: the time by which pauses of a loop end late.
+
+        awake                            | stall, 300 s      | awake
+        heartbeat, pause, pause, pause ..| suspended machine | pause: silent for 4 pauses
+
+    Limits of the silence of peers use it. Peers may send heartbeats during a stall, or be stalled
+    themselves: they run on the same machine, or wait for a response. If the stall counted as their
+    silence, its end would remove all of them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._stalled_ms = clock, 0
+        self._until_ms: int | None = None  # end of the current pause
+
+    def now_ms(self) -> int:
+        """Return the time in ms."""
+        now_ms = self._clock.steady_ms()
+        if self._until_ms is not None:
+            now_ms = min(now_ms, self._until_ms)
+        return now_ms - self._stalled_ms
+
+    async def pause(self, event: asyncio.Event, pause_ms: int) -> None:
+        """Return when `event` is set or the pause is over; see `Clock.wait`.
+
+        One task makes the pauses, one after the other.
+        """
+        self._until_ms = until_ms = self._clock.steady_ms() + pause_ms
+        try:
+            await self._clock.wait(event, until_ms=self._clock.now_ms() + pause_ms)
+        finally:
+            self._stalled_ms += max(self._clock.steady_ms() - until_ms, 0)
+            self._until_ms = None
+
+
 class FakeClock:
     """Clock that tests move by hand."""
 

@@ -19,7 +19,7 @@ from duemq.net import fields, wire_json
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.dispatcher import CheckedHandler, Handler
 from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
-from duemq_common.clock import Clock
+from duemq_common.clock import AwakeTime, Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.config import options, parse_properties, parse_value, to_properties
 from duemq_common.data_version import DataVersion, integer
@@ -37,6 +37,7 @@ class NamesrvProcessor:
 
     Attributes:
         config: Configuration; replaced when 318 changes a key.
+        time: Time of heartbeats.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class NamesrvProcessor:
         self.config = config
         self._brokers_from = parse_sources("registerFrom", config.register_from, own_addresses)
         self._tools_from = parse_sources("administerFrom", config.administer_from, own_addresses)
-        self._table, self._kv, self._clock = table, kv, clock
+        self._table, self._kv, self.time = table, kv, AwakeTime(clock)
         self._watched: set[Peer] = set()
 
     def handlers(self) -> dict[int, Handler]:
@@ -117,7 +118,7 @@ class NamesrvProcessor:
         registration = await self._registration(request)
         self._check_channel(registration)
         self._warn_moved(registration)
-        result = self._table.register(registration, self._clock.steady_ms())
+        result = self._table.register(registration, self.time.now_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
             request.peer.on_close(self._closed)
@@ -195,7 +196,7 @@ class NamesrvProcessor:
 
     def expire(self) -> None:
         """Remove the brokers whose heartbeat is overdue."""
-        for key in self._table.expire(self._clock.steady_ms()):
+        for key in self._table.expire(self.time.now_ms()):
             log.warning("broker %s of %s sent no heartbeat: removed", *map(ascii, key[::-1]))
 
     async def unregister(self, request: Request) -> Response:
@@ -223,7 +224,7 @@ class NamesrvProcessor:
             ) from error
         changed = version != sent
         if not changed and self._may_register(request):
-            self._table.record_heartbeat(key, self._clock.steady_ms())
+            self._table.record_heartbeat(key, self.time.now_ms())
         return Response(
             fields={"changed": "true" if changed else "false"},
             body=wire_json.encode(version.to_json()) if version is not None else b"",
@@ -232,7 +233,7 @@ class NamesrvProcessor:
     async def heartbeat(self, request: Request) -> Response:
         """Record a heartbeat of a broker."""
         if self._may_register(request):
-            self._table.record_heartbeat(_live_key(request), self._clock.steady_ms())
+            self._table.record_heartbeat(_live_key(request), self.time.now_ms())
         return Response()
 
     def _may_register(self, request: Request) -> bool:

@@ -102,7 +102,7 @@ class NameServer:
         Raises:
             RequestError: The registration is refused.
         """
-        self.table.register(registration, self._clock.steady_ms())
+        self.table.register(registration, self._processor.time.now_ms())
 
     def drop_local_topic(self, broker_name: str, topic: str) -> None:
         """Delete the route of a topic that the broker of this process deleted."""
@@ -135,8 +135,7 @@ class NameServer:
 
     async def _expire(self) -> None:
         while not self._stopping.is_set():
-            until_ms = self._clock.now_ms() + self._scan_ms
-            await self._clock.wait(self._stopping, until_ms=until_ms)
+            await self._processor.time.pause(self._stopping, self._scan_ms)
             self._processor.expire()
 
 

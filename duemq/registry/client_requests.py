@@ -32,7 +32,7 @@ from duemq.registry.heartbeats import (
 from duemq.registry.subscriptions import ExpressionError
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
-from duemq_common.clock import Clock
+from duemq_common.clock import AwakeTime, Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
 from duemq_common.request import Peer, Request, Response
@@ -60,7 +60,7 @@ class ClientProcessor:
         self._records = records or UnrestrictedAccess()
         self._compiling = asyncio.Lock()
         self._clients, self._topics, self._groups = clients, topics, groups
-        self._clock, self._config = clock, config
+        self._clock, self._config, self._time = clock, config, AwakeTime(clock)
         self._watched: set[Peer] = set()
         self._stopped = asyncio.Event()
 
@@ -95,7 +95,7 @@ class ClientProcessor:
                 version=request.version,
                 now_ms=self._clock.now_ms(),
                 account=account,
-                steady_ms=self._clock.steady_ms(),
+                steady_ms=self._time.now_ms(),
             )
             self._notify(changes)
             changed |= bool(changes)
@@ -164,7 +164,7 @@ class ClientProcessor:
 
     def scan(self) -> None:
         """Remove clients without recent heartbeats; notify their groups."""
-        silent, changes = self._clients.expire(self._clock.steady_ms())
+        silent, changes = self._clients.expire(self._time.now_ms())
         for peer in silent:
             log.info("client at %s sent no heartbeat for too long: removed", peer.address)
         self._notify(changes)
@@ -172,7 +172,7 @@ class ClientProcessor:
     async def run(self) -> None:
         """Scan until stopped."""
         while not self._stopped.is_set():
-            await self._clock.wait(self._stopped, until_ms=self._clock.now_ms() + SCAN_MS)
+            await self._time.pause(self._stopped, SCAN_MS)
             self.scan()
 
     @asynccontextmanager

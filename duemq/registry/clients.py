@@ -108,7 +108,7 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Channel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}  # keys: "c" or "p" and the group name
-        self._heartbeat_ms: dict[Peer, int] = {}  # `Clock.steady_ms` of the last heartbeat
+        self._heartbeat_ms: dict[Peer, int] = {}  # `AwakeTime` of the last heartbeat
 
     # --- queries
 
@@ -176,7 +176,7 @@ class ClientTable:
         """Apply one heartbeat; return the changed consumer groups.
 
         Args:
-            steady_ms: `Clock.steady_ms`, from which expiry counts; None: `now_ms`.
+            steady_ms: `AwakeTime.now_ms`, from which expiry counts; None: `now_ms`.
         Raises:
             RequestError: Memory is scarce, and the heartbeat adds groups or subscriptions.
         """

@@ -18,7 +18,7 @@ from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error
-from duemq_common.clock import Clock
+from duemq_common.clock import AwakeTime, Clock
 from duemq_common.request import Peer, Request, Response, ip_address
 
 IDLE_MS_MAX: Final = 120_000  # grpcClientIdleTimeMills
@@ -93,6 +93,8 @@ class V5Clients:
     Args:
         verify: Raises V5Error if the signature of a call is invalid.
         on_request: Called with each one-way request from the broker to a client.
+    Attributes:
+        time: Time of calls.
     """
 
     def __init__(
@@ -101,7 +103,8 @@ class V5Clients:
         verify: Callable[[CallContext, Peer], None],
         on_request: Callable[[V5Client, Request], None],
     ) -> None:
-        self._clock, self._verify, self._on_request = clock, verify, on_request
+        self.time = AwakeTime(clock)
+        self._verify, self._on_request = verify, on_request
         self._clients: dict[Key, V5Client] = {}
         self._counts: Counter[tuple[str, int]] = Counter()  # by the connection of the first call
 
@@ -128,7 +131,7 @@ class V5Clients:
                 raise V5Error(v2.TOO_MANY_REQUESTS, text)
             self._clients[key] = client
             self._counts[context.address] += 1
-        client.last_call_ms = self._clock.steady_ms()
+        client.last_call_ms = self.time.now_ms()
         return client
 
     def remove(self, context: CallContext) -> None:
@@ -139,7 +142,7 @@ class V5Clients:
 
     def remove_idle(self) -> None:
         """Remove the clients without a telemetry stream that made no call for `IDLE_MS_MAX`."""
-        limit_ms = self._clock.steady_ms() - IDLE_MS_MAX
+        limit_ms = self.time.now_ms() - IDLE_MS_MAX
         idle = [
             key
             for key, each in self._clients.items()

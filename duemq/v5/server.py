@@ -127,7 +127,5 @@ class V5Server:
 
     async def _remove_idle_clients(self) -> None:
         while not self._stopped.is_set():
-            await self._clock.wait(
-                self._stopped, until_ms=self._clock.now_ms() + IDLE_CHECK_INTERVAL_MS
-            )
+            await self.clients.time.pause(self._stopped, IDLE_CHECK_INTERVAL_MS)
             self.clients.remove_idle()

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from duemq_common.clock import FakeClock, Signal, SystemClock
+from duemq_common.clock import AwakeTime, FakeClock, Signal, SystemClock
+from tests.support.fakes import settle
 
 EVENTS = [asyncio.Event, Signal]
+PAUSE_MS = 10_000
 clock = SystemClock()
 
 
@@ -99,5 +101,40 @@ def test_the_fake_clock_set_back_ends_the_wait() -> None:
         assert not waiting.done()
         clock.advance(-60_000)
         await waiting
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "awake_ms"),
+    [
+        ([PAUSE_MS], PAUSE_MS),
+        ([4_000, 6_000, 3_000], 13_000),
+        ([300_000], PAUSE_MS),
+        ([4_000, 300_000], PAUSE_MS),
+        ([300_000, 4_000, 300_000], 2 * PAUSE_MS),
+    ],
+)
+def test_stalls_do_not_count(steps_ms: list[int], awake_ms: int) -> None:
+    async def main() -> None:
+        clock, stop = FakeClock(), asyncio.Event()
+        awake = AwakeTime(clock)
+
+        async def pauses() -> None:
+            while not stop.is_set():
+                await awake.pause(stop, PAUSE_MS)
+
+        task = asyncio.create_task(pauses())
+        for step_ms in steps_ms:
+            await settle()
+            before_ms = awake.now_ms()
+            clock.advance(step_ms)
+            assert awake.now_ms() <= before_ms + PAUSE_MS  # while the stall has not been noticed
+        await settle()
+        assert awake.now_ms() == awake_ms
+        stop.set()
+        await task
+        clock.advance(5)
+        assert awake.now_ms() == awake_ms + 5
 
     asyncio.run(main())

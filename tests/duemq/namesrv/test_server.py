@@ -80,6 +80,24 @@ def test_a_silent_broker_is_dropped_by_the_clock(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_broker_is_not_silent_while_the_name_server_is_stalled(tmp_path: Path) -> None:
+    """After a suspended machine has resumed, clients found no broker for up to 30 s."""
+
+    async def main() -> None:
+        clock = FakeClock()
+        async with (
+            NameServer(config(tmp_path), clock) as server,
+            RemotingClient(f"127.0.0.1:{server.port}") as client,
+        ):
+            await client.call(register_request(US, DataVersion(1), TOPICS, 0))
+            await settle()
+            clock.advance(3_600_000)
+            await settle()
+            assert len(list(server.table.live())) == 1
+
+    asyncio.run(main())
+
+
 def test_the_broker_in_this_process_needs_no_socket_and_never_expires(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()

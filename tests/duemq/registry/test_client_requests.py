@@ -134,6 +134,26 @@ def test_a_silent_client_is_forgotten(run: Callable[..., Any]) -> None:
     run(scene())
 
 
+def test_a_client_is_not_silent_while_the_broker_is_stalled(run: Callable[..., Any]) -> None:
+    """After a suspended machine has resumed, all clients were removed before their heartbeats."""
+
+    async def scene() -> None:
+        rig, peer = Rig(), FakePeer()
+        async with rig.processor.running():
+            await rig.beat(peer)
+            await settle()
+            rig.clock.advance(10 * CHANNEL_EXPIRES_MS)
+            await settle()
+            assert rig.clients.members("G") == ["c"]
+            for _ in range(CHANNEL_EXPIRES_MS // SCAN_MS + 2):
+                await settle()
+                rig.clock.advance(SCAN_MS)
+            await settle()
+            assert rig.clients.members("G") == []
+
+    run(scene())
+
+
 def test_a_closed_connection_joins_nothing(run: Callable[..., Any]) -> None:
     async def scene() -> None:
         rig, peer = Rig(), FakePeer()

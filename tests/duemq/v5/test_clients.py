@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
 from duemq_common.clock import FakeClock
 from duemq_common.request import Peer, Request
+from tests.support.fakes import settle
 
 VALID = "valid"
 
@@ -97,6 +99,23 @@ def test_clients_of_all_connections_are_limited() -> None:
     rig.table.remove_idle()
     assert len(rig.table) == 0
     assert rig.table.for_call(context("more")).client_id == "more"
+
+
+def test_a_client_is_not_idle_while_the_broker_is_stalled() -> None:
+    async def main() -> None:
+        rig = Rig()
+        client = rig.table.for_call(context("a"))
+        pause = asyncio.create_task(rig.table.time.pause(asyncio.Event(), 10_000))
+        await settle()
+        rig.clock.advance(10 * IDLE_MS_MAX)
+        await pause
+        rig.table.remove_idle()
+        assert not client.closed
+        rig.clock.advance(IDLE_MS_MAX - 9_999)
+        rig.table.remove_idle()
+        assert client.closed
+
+    asyncio.run(main())
 
 
 def test_an_idle_client_is_removed_unless_it_has_a_stream() -> None:
