@@ -281,6 +281,8 @@ class ReplicaConnection:
 
     def _check_silent(self) -> None:
         if self._left_ms <= 0:
+            self._on_readable()  # after a stall, its reports have arrived, but were not read
+        if self._left_ms <= 0 and not self._ended.done():
             raise ReplicationFault(f"no report in {self._idle_ms} ms (haHousekeepingInterval)")
 
 

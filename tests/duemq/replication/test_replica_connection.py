@@ -15,6 +15,7 @@ import pytest
 from duemq.replication.master_protocol import DefaultHa
 from duemq.replication.replica_connection import COLLECT_MS, ReplicaConnection
 from duemq_common.clock import FakeClock
+from duemq_common.errors import ReplicationFault
 from tests.message_store.replication.test_raw_append import fill
 from tests.support.fakes import settle
 from tests.support.ha_peer import TURN_S_MAX
@@ -67,6 +68,40 @@ def test_a_connection_lost_in_both_directions_leaves_no_error_unretrieved(tmp_pa
     asyncio.run(main())
     gc.collect()
     assert unretrieved == []
+
+
+def test_a_replica_is_not_silent_while_its_reports_are_not_read(tmp_path: Path) -> None:
+    """After a stall, the connection was closed before the reports of the stall were read."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        clock, protocol = FakeClock(), DefaultHa()
+        protocol.start = 0
+        with theirs, open_store(tmp_path, clock) as store, ThreadPoolExecutor(1) as bulk:
+            fill(store, 10)
+            connection = ReplicaConnection(
+                ours,
+                "replica",
+                store,
+                protocol,
+                clock,
+                transfer_bytes=1_024,
+                heartbeat_ms=1_000,
+                idle_ms=1_000,
+                on_report=lambda: None,
+                bulk=bulk,
+            )
+            theirs.send(bytes(8))
+            clock.advance(10_000)
+            serving = asyncio.create_task(connection.run())
+            await settle()
+            assert not serving.done()
+            clock.advance(10_000)
+            with pytest.raises(ReplicationFault, match="no report in 1000 ms"):
+                await serving
+
+    asyncio.run(main())
 
 
 class SlowLostSocket(LostSocket):
