@@ -23,7 +23,7 @@ PAGES = sorted(
     for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *(TOP / "deploy").rglob("*")]
     if page.suffix in {".md", ".yml", ".service", ""}
     and page.is_file()
-    and page.name not in {"CHANGELOG.md", "cli.md", "findings.md"}
+    and page.name not in {"cli.md", "findings.md"}
     and "decisions" not in page.parts
 )
 SOURCES = sorted(
