@@ -1,4 +1,4 @@
-"""Options of a scan: table, topics, ranges; parsed from text, narrowed by filter pushdown."""
+"""Options of a scan: table, topics, ranges; parsed from text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ OPTIONS: Final = (
     "checkbody",
     "timerprecisionms",
     "roles",
-    "pushdown",
     "tickms",
     "lost",
     "buckets",
@@ -39,7 +38,7 @@ BUCKETS_MAX: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """Options of a scan, with the filters that were pushed down."""
+    """Options of a scan."""
 
     paths: tuple[str, ...]
     table: str = "messages"
@@ -52,7 +51,6 @@ class ScanOptions:
     check_body: bool = True
     precision_ms: int = 1_000
     roles: frozenset[int] = frozenset()  # empty: all
-    pushdown: bool = False
     tick_ms: int = 0
     lost: bool = False
     buckets: int = 64
@@ -99,7 +97,6 @@ def parse_options(options: Mapping[str, str]) -> ScanOptions:
         given.get("checkbody", "true").lower() != "false",
         _number(given, "timerprecisionms", 1_000),
         _roles(given.get("roles", "")),
-        given.get("pushdown", "false").lower() == "true",
         _number(given, "tickms", 0),
         given.get("lost", "false").lower() == "true",
         min(max(_number(given, "buckets", 64), 1), BUCKETS_MAX),

@@ -12,7 +12,6 @@
     checkBody         whether bodies are compared with their CRC (`damage`);      true
                       those of tallies always are
     timerPrecisionMs  of the store's timers                                       1000
-    pushdown          whether the source applies filters, see below               false
     roles             only messages of these roles (numbers, see `tables`)        all
     lost              consume_queue: only units without a record, and             false
                       unreadable files
@@ -25,10 +24,7 @@ is read up to its end at planning time. An unreadable range does not end a job: 
 
 As a stream (`spark.readStream`): see `stream`.
 
-With `pushdown`, filters on topics, times and offsets are evaluated by the source, if Spark supports
-that (spark.sql.python.filterPushdown.enabled). Use it only for a table that occurs once in a query:
-Spark 4 reads both sides of a self-join with the filters of one of them. The options have the same
-effect without this restriction.
+Spark evaluates the filters of a query on decoded rows; the options select records before.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from pyspark.sql.types import StructType
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.options import FORMAT, parse_options
 from spark_reconciliation.scan.tables import TABLES, schema_of
-from spark_reconciliation.spark.reader import PushingReader, SparkStoreReader
+from spark_reconciliation.spark.reader import SparkStoreReader
 from spark_reconciliation.spark.stream import StoreStreamReader
 
 
@@ -80,5 +76,4 @@ class StoreSource(DataSource):
                 raise UsageError(
                     f"the table {options.table} has no column {column}: {schema_of(options.table)}"
                 )
-        made = PushingReader if options.pushdown else SparkStoreReader
-        return made(options, [field.name for field in schema.fields])
+        return SparkStoreReader(options, [field.name for field in schema.fields])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_reconciliation.audit.table_reader import TableReader
 from spark_reconciliation.scan.options import ScanOptions
-from spark_reconciliation.scan.pushdown import narrowed
 
 
 class SparkStoreReader(DataSourceReader):
@@ -46,16 +44,3 @@ def settle_worker() -> None:
     if "pyspark.worker" in sys.modules:
         gc.collect()
         gc.freeze()
-
-
-class PushingReader(SparkStoreReader):
-    """Reader with filter pushdown."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Apply filters on topics, times and offsets; return the others, which Spark applies."""
-        for one in filters:
-            taken = narrowed(self._options, one)
-            if taken is None:
-                yield one
-            else:
-                self._options = taken

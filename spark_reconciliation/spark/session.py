@@ -34,7 +34,6 @@ LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     ZONE: "UTC",
     "spark.sql.adaptive.enabled": "true",
     "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""The data source without Spark: options, columns, filters and all tables."""
+"""The data source without Spark: options, columns and all tables."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import datasource
 
 from duemq_common.errors import UsageError
 from spark_reconciliation.scan.options import parse_options
 from spark_reconciliation.scan.tables import TABLES, schema_of
 from spark_reconciliation.spark.data_source import StoreSource
-from spark_reconciliation.spark.reader import PushingReader
+from spark_reconciliation.spark.reader import SparkStoreReader
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.written_logs import LogWriter
 
 CLEAN_5 = "apache-5.3.3-clean"
 
 
-def read(table: str, *filters: Any, columns: list[str] | None = None, **options: Any) -> list[Any]:
+def read(table: str, columns: list[str] | None = None, **options: Any) -> list[Any]:
     """Return the rows of a table as the data source gives them to Spark."""
     texts = {key: str(value) for key, value in ({"path": golden_store(CLEAN_5)} | options).items()}
     names = columns or [name for name, _ in TABLES[table]]
-    reader = PushingReader(parse_options(texts | {"table": table}), names)
-    left = list(reader.pushFilters(list(filters)))
-    assert left == [], "taken over"
+    reader = SparkStoreReader(parse_options(texts | {"table": table}), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 
@@ -97,41 +94,21 @@ def test_offsets_of_levels_groups_and_timers() -> None:
     assert levels[0] == 4
 
 
-FILTERS = [
-    (datasource.EqualTo(("topic",), "GoldenDelay"), lambda row: row["topic"] == "GoldenDelay"),
-    (datasource.In(("topic",), ("GoldenTx", "x")), lambda row: row["topic"] == "GoldenTx"),
-    (datasource.GreaterThan(("phys_offset",), 52_456), lambda row: row["phys_offset"] > 52_456),
-    (
-        datasource.LessThanOrEqual(("phys_offset",), 52_456),
-        lambda row: row["phys_offset"] <= 52_456,
-    ),
-    (
-        datasource.GreaterThanOrEqual(("store_ms",), 1_795_225_833_000),
-        lambda row: row["store_ms"] >= 1_795_225_833_000,
-    ),
-    (
-        datasource.LessThan(("store_ms",), 1_795_225_833_000),
-        lambda row: row["store_ms"] < 1_795_225_833_000,
-    ),
+SELECTIONS = [
+    ({"topics": "GoldenTx, x"}, lambda row: row["topic"] == "GoldenTx"),
+    ({"startOffset": 52_457}, lambda row: row["phys_offset"] >= 52_457),
+    ({"endOffset": 52_457}, lambda row: row["phys_offset"] < 52_457),
+    ({"fromMs": 1_795_225_833_000}, lambda row: row["store_ms"] >= 1_795_225_833_000),
+    ({"untilMs": 1_795_225_833_000}, lambda row: row["store_ms"] < 1_795_225_833_000),
 ]
 
 
-@pytest.mark.parametrize(("one", "keeps"), FILTERS, ids=lambda value: type(value).__name__)
-def test_filters(one: Any, keeps: Any) -> None:
+@pytest.mark.parametrize(("options", "selects"), SELECTIONS, ids=lambda value: str(value)[:14])
+def test_options_select_rows(options: dict[str, Any], selects: Any) -> None:
     everything = read("messages")
-    found = read("messages", one, partitionBytes=9_000)
-    assert found == [row for row in everything if keeps(row)]
-    assert 0 < len(found) < len(everything)
-
-
-def test_unsupported_filters_are_left_to_spark() -> None:
-    reader = PushingReader(parse_options({"path": str(golden_store(CLEAN_5))}), ["topic"])
-    filters = [
-        datasource.StringContains(("topic",), "x"),
-        datasource.EqualTo(("level",), 3),
-        datasource.In(("topic",), ("T", None)),
-    ]
-    assert list(reader.pushFilters(filters)) == filters
+    rows = read("messages", partitionBytes=9_000, **options)
+    assert rows == [row for row in everything if selects(row)]
+    assert 0 < len(rows) < len(everything)
 
 
 def test_damage_is_a_row_and_a_finding(tmp_path: Path) -> None:
