@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from duemq_common import config_sums
+from duemq_common.directories import sync_directory, write_synced
 from duemq_common.disk_errors import naming
 from duemq_common.errors import CorruptStore
 from duemq_common.existence import exists
@@ -254,20 +255,13 @@ def _replace_config(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     data = text.encode()
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(temporary, data)
     old = _link_old(path)
     os.replace(temporary, path)
     if old is not None:
         os.replace(old, backup_path(path))
     config_sums.record(path, data, previous=backup_path(path) if old is not None else None)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)
 
 
 def _link_old(path: Path) -> Path | None:

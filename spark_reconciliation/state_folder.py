@@ -1,4 +1,4 @@
-"""Directory with saved state: one writer at a time, files replaced atomically and synced."""
+"""Directory with saved state: one writer at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from duemq_common.directories import sync_directory
-from duemq_common.disk_errors import naming
 from duemq_common.errors import UsageError
 
 
@@ -32,18 +30,3 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
         raise UsageError(busy) from error
     finally:
         os.close(descriptor)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file atomically: a reader finds the former one or this one.
-
-    Raises:
-        OSError: It cannot be written; the former one remains.
-    """
-    temporary = path.with_suffix(".new")
-    with naming(temporary), temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from duemq.client.errors import ClientError
 from duemq.client.message import MessageQueue
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.subscriptions import ConsumeFrom
+from duemq_common.directories import replace_file
 from duemq_common.log_lines import FailureLog
 from duemq_common.topics import RETRY_PREFIX
 
@@ -99,12 +99,7 @@ QueueOffsets = BrokerOffsets | LocalOffsets
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    with part.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    replace_file(path, text.encode())
 
 
 async def start_offset(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from duemq.replication.controller.identity import SEPARATOR, MemberIdentity
+from duemq_common.directories import write_synced
 
 log = logging.getLogger(__name__)
 SUFFIX: Final = ".confirmed"
@@ -73,10 +74,7 @@ class ConfirmedFile:
         words = [identity.group.cluster, identity.group.broker_name, str(identity.broker_id)]
         temporary = self.path.with_name(self.path.name + ".tmp")
         try:
-            with temporary.open("w") as file:
-                file.write(SEPARATOR.join([*words, str(offset)]))
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(temporary, SEPARATOR.join([*words, str(offset)]).encode())
             os.replace(temporary, self.path)
         except OSError as error:
             if not self._failed:

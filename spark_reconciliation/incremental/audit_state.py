@@ -20,12 +20,12 @@ from typing import Final
 
 import msgspec
 
+from duemq_common.directories import replace_file
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.scan.record_mark import RecordMark
 from spark_reconciliation.scan.store_part import KnownQueue
-from spark_reconciliation.state_folder import replace_file
 
 FORMAT: Final = "duemq-audit"
 VERSION: Final = 3
@@ -207,7 +207,7 @@ def remove_files(folder: Path, kept: set[str]) -> None:
 
 def _is_own(name: str) -> bool:
     """Return whether a file may be one of a state."""
-    return _number_of(name) is not None or name in ("lock", STATE_FILE, "state.new")
+    return _number_of(name) is not None or name in ("lock", STATE_FILE, f"{STATE_FILE}.tmp")
 
 
 def kind_of(name: str) -> str:

@@ -15,10 +15,10 @@ from typing import Final, Self
 
 import msgspec
 
+from duemq_common.directories import replace_file
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists
 from spark_reconciliation.scan.record_mark import RecordMark
-from spark_reconciliation.state_folder import replace_file
 from spark_reconciliation.tables.schemas import TABLES
 
 FORMAT: Final = "duemq-tables"

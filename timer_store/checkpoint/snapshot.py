@@ -14,7 +14,6 @@ Source: org.apache.rocketmq.store.timer.TimerCheckpoint
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from duemq_common import config_sums
-from duemq_common.directories import sync_directory
+from duemq_common.directories import replace_file, sync_directory
 from duemq_common.existence import exists
 from duemq_common.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
@@ -301,11 +300,6 @@ def write_check(path: Path, check: Check) -> None:
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(encode_check(check))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    config_sums.record(path, encode_check(check))
-    sync_directory(path.parent)
+    data = encode_check(check)
+    replace_file(path, data)
+    config_sums.record(path, data)

@@ -129,7 +129,7 @@ def test_the_state_of_another_store(rig: AuditedRig, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["delivered-2.parquet", "state.new", "state.json"])
+@pytest.mark.parametrize("name", ["delivered-2.parquet", "state.json.tmp", "state.json"])
 def test_a_killed_run_changes_nothing(rig: AuditedRig, tmp_path: Path, name: str) -> None:
     state = tmp_path / "state"
     result(rig.root, "--state", str(state))
