@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fill import BODY_BYTES, KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, key, write_digits
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.clock import FakeClock
 from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.levels import LevelHistory, LevelText, parse_levels
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.put_hook import LevelHook
 from tests.support.wait_until import now_ms
 

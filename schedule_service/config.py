@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.config import option
-from schedule_service.levels import parse_levels
-
-DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

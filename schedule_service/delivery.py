@@ -23,6 +23,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from delayed_delivery.level_delays import LEVELS_MAX
 from delayed_delivery.outcome import DeliveryHistory
 from delayed_delivery.records import first_log_offset
 from delayed_delivery.service_tasks import preload, report_failure
@@ -38,7 +39,6 @@ from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
 from schedule_service.deliverer import Deliverer
 from schedule_service.level import READ_UNITS_MIN, Event, InFlight, Level, State
-from schedule_service.levels import LEVELS_MAX
 from schedule_service.queues import ScheduleQueues
 from schedule_service.transfer import LevelTransfers
 

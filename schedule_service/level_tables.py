@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from delayed_delivery.level_delays import LEVELS_KEY, parse_levels
 from duemq_common.errors import ConfigError, CorruptStore
 from duemq_common.json_dialect import load_config, read_config, write_config
 from duemq_common.topics import LEVELS_TOPIC, SCHEDULE_TOPIC
@@ -32,14 +33,12 @@ from message_store.log.flusher import sync_files
 from message_store.recovery.truncations import Truncations
 from schedule_service import level_journal
 from schedule_service.levels import (
-    KEY,
     LevelHistory,
     LevelText,
     StoredLevels,
     decode_history,
     encode_history,
     longest_delays,
-    parse_levels,
 )
 from schedule_service.queues import correct_due_times
 
@@ -114,7 +113,7 @@ class LevelTables:
             log.warning(
                 "%d due times of levels are corrected: the master has %s=%s",
                 corrected,
-                KEY,
+                LEVELS_KEY,
                 with_known.text,
             )
         sync_files(store.queues.files)
@@ -136,7 +135,7 @@ class LevelTables:
         end, before = store.max_offset, self.history.text
         if levels == before:
             return
-        log.warning("the master has %s=%s; here it was %s", KEY, levels, before)
+        log.warning("the master has %s=%s; here it was %s", LEVELS_KEY, levels, before)
         if end == store.min_offset:
             followed = LevelHistory([LevelText(0, levels)])
         else:
@@ -163,7 +162,7 @@ class LevelTables:
                 self._write(store, history)
             except OSError as error:
                 reason = f"{self._path(store)} cannot be written: {error}"
-                raise ConfigError(KEY, levels, reason) from error
+                raise ConfigError(LEVELS_KEY, levels, reason) from error
             self.history.replace(history)
             self._is_known = True
         self.check_log(store)

@@ -1,4 +1,4 @@
-"""Delays of levels: the text of messageDelayLevel, its table, and the history of tables.
+"""Delays of levels: the table of a text of messageDelayLevel, and the history of tables.
 
 The tags code in the schedule queue is the due time of a message, and does not change. If a queue
 unit is lost, the due time is computed again from the log, with the delays that were in force when
@@ -19,51 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from delayed_delivery.level_delays import LEVELS_KEY, parse_levels
 from duemq_common.errors import ConfigError
 from duemq_common.json_dialect import dumps
 
-KEY = "messageDelayLevel"
-UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-LEVELS_MAX = 1_024
-DELAY_MS_MAX = 100 * 366 * 86_400_000
 HISTORY_MAX = 1_000
 TAGS_HASH_BITS = 31  # a tags code that fits into 32 bits is a tag's hash, not a time
-
-
-def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
-    """Return the delays of levels 1..n in ms, (n + 1,); index 0 is unused and 0.
-
-    Messages with zero or negative delays, which are valid as in Apache, are due at once.
-
-    Raises:
-        ConfigError: A token is not a whole number followed by s, m, h or d.
-    Source: ScheduleMessageService.parseDelayLevel
-    """
-    tokens = text.rstrip(" ").split(" ")
-    if len(tokens) > LEVELS_MAX:
-        reason = f"{len(tokens)} levels; at most {LEVELS_MAX} are possible"
-        raise ConfigError(KEY, text, reason, source=source)
-    delays = np.zeros(len(tokens) + 1, np.int64)
-    for position, token in enumerate(tokens, 1):
-        fault = _token_fault(token)
-        if fault:
-            reason = f"token {position} is {token!r}: {fault}. Write it like 10s, 5m, 2h or 1d"
-            raise ConfigError(KEY, text, reason, source=source)
-        delays[position] = max(int(token[:-1]) * UNITS_MS[token[-1]], 0)
-    return delays
-
-
-def _token_fault(token: str) -> str:
-    if not token:
-        return "it is empty; levels are separated by a single space"
-    if token[-1] not in UNITS_MS:
-        return f"{token[-1]!r} is not a unit; the units are s, m, h and d"
-    digits = token[1:-1] if token[0] in "+-" else token[:-1]
-    if not (digits.isascii() and digits.isdigit()):
-        return f"{token[:-1]!r} is not a whole number"
-    if len(digits) > 18 or int(digits) * UNITS_MS[token[-1]] > DELAY_MS_MAX:
-        return "it is longer than 100 years"
-    return ""
 
 
 class LevelTable(Struct, frozen=True):
@@ -132,7 +93,7 @@ class LevelHistory:
         parse_levels(text)
         if len(texts) > HISTORY_MAX:
             reason = f"the levels were changed {HISTORY_MAX} times within the retained log"
-            raise ConfigError(KEY, text, reason)
+            raise ConfigError(LEVELS_KEY, text, reason)
         return LevelHistory(texts)
 
     def before(self, offset: int) -> LevelHistory | None:

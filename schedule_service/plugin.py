@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from delayed_delivery import ownership
+from delayed_delivery.level_delays import LEVELS_KEY
 from delayed_delivery.outcome import DeliveryStats
 from delayed_delivery.pending import PendingMessages
 from delayed_delivery.plugin import (
@@ -45,7 +46,6 @@ from schedule_service.delivery import LevelService
 from schedule_service.forecast import forecast_view
 from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
-from schedule_service.levels import KEY
 from schedule_service.listing import list_view
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
@@ -162,8 +162,8 @@ class SchedulePlugin(PluginBase):
             OSError: A file cannot be written.
         """
         self.tables.apply_newest(store)
-        if KEY in properties:
-            self.tables.follow(properties[KEY], store, log_end)
+        if LEVELS_KEY in properties:
+            self.tables.follow(properties[LEVELS_KEY], store, log_end)
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
@@ -248,7 +248,7 @@ class SchedulePlugin(PluginBase):
             self.tables.apply_newest(store)
         except OSError as error:
             reason = f"the level tables of a former master cannot be written: {error}"
-            raise ConfigError(KEY, self.config.levels, reason) from error
+            raise ConfigError(LEVELS_KEY, self.config.levels, reason) from error
         self.tables.adopted = self.tables.adopted or {}
         self.tables.change(self.config.levels, store, write=True)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
+from delayed_delivery.level_delays import DEFAULT_LEVELS
 from duemq_common.clock import FakeClock
 from duemq_common.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from message_store import layout
@@ -20,7 +21,6 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from schedule_service import kernels
-from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.deliverer import Deliverer
 from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.queues import ScheduleQueues

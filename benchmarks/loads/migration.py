@@ -21,9 +21,8 @@ from benchmarks.bench import Bench, Found, Load, Metric, delivery_faults
 from benchmarks.fill_levels import LEVEL, fill_apache_store, fill_levels
 from benchmarks.loads.ready import start_s
 from benchmarks.watch import Watch, watching
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.topics import OWNERSHIP_TOPIC
-from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.levels import parse_levels
 from tests.interop.store_work import stored_queue
 from tests.support.child_process import Child
 from tests.support.duemq_server import ROOT

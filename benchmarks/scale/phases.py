@@ -47,13 +47,13 @@ from benchmarks.scale.scale_store import (
     wait_until_quiet,
 )
 from benchmarks.watch import watching
+from delayed_delivery.level_delays import parse_levels
 from duemq.client.admin import Admin
 from duemq.client.decisions import PendingDecisions
 from duemq.client.message import milliseconds
 from duemq.client.pull_consumer import PullConsumer
 from duemq.client.routes import json_object
 from duemq_common.codes import RequestCode
-from schedule_service.levels import parse_levels
 from tests.support.wait_until import Stopwatch, now_ms, until
 
 MB = 1_000_000

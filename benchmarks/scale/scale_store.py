@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import WIRELOAD, Bench, Metric, as_json
-from schedule_service.config import DEFAULT_LEVELS
+from delayed_delivery.level_delays import DEFAULT_LEVELS
 from tests.interop.programs import go_program
 from tests.support.duemq_server import DueMQ
 from tests.support.wait_until import until

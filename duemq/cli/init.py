@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS
 from duemq_common.config import Option, Properties, options, value_text
 from duemq_common.errors import UsageError
 
@@ -45,7 +46,7 @@ GROUPS: Final[tuple[tuple[str, dict[str, str | None]], ...]] = (
     (
         "Delays. After a change of the levels, pending messages keep their due times.",
         {
-            "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+            "messageDelayLevel": DEFAULT_LEVELS,
             "timerMaxDelaySec": "3456000",  # 40 days
         },
     ),

@@ -6,17 +6,15 @@ of a store in config/delayLevels.json; Apache's broker does not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
-from duemq_common.errors import UsageError
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
+from duemq_common.errors import ConfigError, UsageError
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.store_state import BAD_INPUT, read_json
 
 LEVELS_FILE: Final = "config/delayLevels.json"
-UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def levels_ms_of(text: str) -> tuple[int, ...]:
@@ -25,15 +23,15 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: The text is malformed.
     """
-    matches = [_LEVEL.fullmatch(word) for word in text.split()]
-    if not all(matches):
-        raise UsageError(f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`")
-    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in matches if one)
+    words = " ".join(text.split())
+    try:
+        return tuple(parse_levels(words)[1:].tolist()) if words else ()
+    except ConfigError as error:
+        reason = f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`"
+        raise UsageError(reason) from error
 
 
-DEFAULT_LEVELS_MS: Final = levels_ms_of(
-    "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-)
+DEFAULT_LEVELS_MS: Final = levels_ms_of(DEFAULT_LEVELS)
 
 
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:

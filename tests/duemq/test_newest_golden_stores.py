@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq.broker.broker import Broker
 from duemq_common.clock import FakeClock
 from message_store.log.record import Record
-from schedule_service.levels import parse_levels
 from tests.support.golden_stores import (
-    DEFAULT_LEVELS,
     INDEX_ITEMS,
     INDEX_SLOTS,
     LOG_FILE_BYTES,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.clock import SystemClock
 from duemq_migration.steps.offline import copy_store, migrate_offline
 from message_store.log.record import Record
-from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.levels import parse_levels
 from tests.interop.apache import Apache
 from tests.interop.store_work import pull_queue
 from tests.migration.steps.test_offline import GOLDEN, QUEUES, pending

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS
 from duemq_common.clock import FakeClock
 from duemq_common.json_dialect import dumps, loads
 from message_store.store import MessageStore
-from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.queues import ScheduleQueues
 from tests.schedule_service.test_golden import STORES, unpack
 from tests.support.apache_levels import deliver_as_apache

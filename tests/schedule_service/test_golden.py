@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.clock import FakeClock
 from duemq_common.json_dialect import loads
 from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.layout import CQ_UNIT
-from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.levels import parse_levels
 from tests.support.level_rig import Rig, level_service
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from delayed_delivery.level_delays import parse_levels
 from duemq_common.clock import FakeClock
 from message_store.recovery import checkpoint
-from schedule_service.levels import parse_levels
 from tests.support.level_rig import Rig, level_service
 
 LEVEL_TEXTS = ["1s 5s 10s 1m", "5s 1s 1m", "1m 1m 1s 2s", "0s 1s"]

@@ -14,10 +14,10 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
+from delayed_delivery.level_delays import parse_levels
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
-from schedule_service.levels import parse_levels
 from spark_reconciliation.local.frame import LocalSession
 from tests.simulation.expected_verdicts import CHANGING, Expected, State, StoreAudits
 from tests.simulation.rig import Rig

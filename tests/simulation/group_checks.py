@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from delayed_delivery.level_delays import parse_levels
 from duemq.replication.epoch_file import EpochEntry
 from duemq_common.codes import RequestCode
 from duemq_common.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
-from schedule_service.levels import parse_levels
 from tests.simulation.group_rig import LEVEL_TEXT, GroupRig, Member
 
 TOPICS: Final = ("T", "Other")

@@ -7,10 +7,10 @@ import struct
 from itertools import product
 from typing import Any
 
+from delayed_delivery.level_delays import parse_levels
 from duemq.pull.pull_plan import PullRequest
 from duemq_common.request import Request, Response
 from message_store.log.record import decode_record
-from schedule_service.levels import parse_levels
 from tests.simulation.consumer import Consumer
 from tests.simulation.rig import Rig
 from tests.support.loopback_broker import pull_request

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from message_store.config import StoreConfig
-from schedule_service.levels import LevelTable, parse_levels
+from schedule_service.levels import LevelTable
 from schedule_service.tags_code_rule import LevelRule
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 LOG_FILE_BYTES = 65_536
 QUEUE_FILE_BYTES = 1_000

@@ -67,13 +67,19 @@ def test_a_command_line_shows_no_password(url: str, shown: str, password: str | 
 
 
 @pytest.mark.parametrize(
-    ("text", "delays"), [("1s 5m", (1_000, 300_000)), ("", ()), ("2h 1d", (7_200_000, 86_400_000))]
+    ("text", "delays"),
+    [
+        ("1s 5m", (1_000, 300_000)),
+        ("", ()),
+        ("2h 1d", (7_200_000, 86_400_000)),
+        ("-5s  +2s", (0, 2_000)),
+    ],
 )
 def test_levels_are_those_of_the_broker(text: str, delays: tuple[int, ...]) -> None:
     assert levels_ms_of(text) == delays
 
 
-@pytest.mark.parametrize("text", ["5", "s", "1s 5x", "-1s"])
+@pytest.mark.parametrize("text", ["5", "s", "1s 5x", "--1s"])
 def test_illegal_levels(text: str) -> None:
     with pytest.raises(UsageError, match="is not a list of levels"):
         levels_ms_of(text)
