@@ -55,7 +55,7 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.filter_file import FilterFile
+from duemq.registry.filter_table import FilterTable
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog, TableKind
 from duemq.registry.managers import Identity
@@ -187,7 +187,6 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     config, clock = context.config(), context.clock
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     topics, groups, offsets = _load_tables(store, context, memory)
-    filters = FilterFile.loaded(store.config_path, clock)
     hooks: list[PutHook] = [] if context.plugins.has_topic(TIMER_TOPIC) else [refuse_timers]
     if not context.plugins.has_topic(SCHEDULES_TOPIC):
         hooks.append(ScheduleRefusal(store.topics))
@@ -199,10 +198,9 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
         clients=ClientTable(
             expires_ms=config.channel_expired_ms,
             groups_max=config.client_groups_max,
-            filters=filters.table,
+            filters=FilterTable(clock.now_ms),
             memory=memory,
         ),
-        filters=filters,
         long_polls=LongPolls(clock, store, polls_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),
@@ -291,7 +289,6 @@ def _pop_parts(parts: BrokerComponents, context: BrokerContext) -> PopParts:
         offsets=parts.offsets,
         clients=parts.clients,
         long_polls=parts.long_polls,
-        filters=parts.filters,
         stats=parts.stats,
         put_path=parts.put_path,
         modes=parts.modes,

@@ -28,7 +28,6 @@ from duemq.pull.pull import PullProcessor
 from duemq.pull.queue_locks import LockTable
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupManager
 from duemq.registry.managers import Identity
 from duemq.registry.topic_routes import TopicRoutes
@@ -57,7 +56,6 @@ class BrokerComponents(Struct):
     groups: GroupManager
     offsets: OffsetManager
     clients: ClientTable
-    filters: FilterFile
     long_polls: LongPolls
     memory: MemoryBudget
     stats: BrokerStats
@@ -94,7 +92,7 @@ class BrokerComponents(Struct):
         Raises:
             OSError: A write failed.
         """
-        for table in (self.topics, self.groups, self.filters):
+        for table in (self.topics, self.groups):
             await table.save()
 
     async def save_all(self) -> None:
@@ -112,7 +110,7 @@ class BrokerComponents(Struct):
         Raises:
             OSError: A write failed.
         """
-        for table in (self.topics, self.groups, self.offsets, self.filters):
+        for table in (self.topics, self.groups, self.offsets):
             table.persist()
 
 

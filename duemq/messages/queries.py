@@ -14,7 +14,6 @@ from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.net import fields
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
-from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RecordUnreadable, RequestError
@@ -116,7 +115,7 @@ class QueryProcessor:
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
             registered = self._clients.filters.find(topic, group)
-            body["filterData"] = json.dumps(registered and filter_json(registered), indent="\t")
+            body["filterData"] = json.dumps(registered and registered.to_json(), indent="\t")
         elif group:
             body["filterData"] = f"{group}@{topic} is not online!"
         return Response(body=encode(dict(sorted(body.items()))))

@@ -37,7 +37,6 @@ from duemq.pop.undecided_pops import UndecidedPops
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupManager
 from duemq.registry.managers import Identity
 from duemq.registry.offset_table import PopState
@@ -65,7 +64,6 @@ class PopParts(Struct, frozen=True, kw_only=True):
     offsets: OffsetManager
     clients: ClientTable
     long_polls: LongPolls
-    filters: FilterFile
     stats: BrokerStats
     put_path: PutPath
     modes: RequestModes
@@ -135,7 +133,7 @@ class PopService:
             identity,
             clock,
             parts.config,
-            parts.filters.table,
+            parts.clients.filters,
             lambda: parts.kernels.is_done,
         )
         self._processors = (

@@ -298,7 +298,7 @@ class ClientTable:
         if not group.channels:
             del self._consumers[name]
             self._memory.free(group.subscription_bytes)
-            self.filters.unregister(name)
+            self.filters.register(name, ())
         return True
 
     def _changes(self, names: Iterable[str]) -> list[GroupChange]:

@@ -1,7 +1,7 @@
 """Table of property filters registered by heartbeats, by group and topic.
 
-A filter is kept for a day after its consumers disconnect, for restarts. Expressions are compiled at
-the first pull, since a heartbeat may contain thousands; long ones in a thread.
+A filter is removed when its group ends the subscription. Expressions are compiled at the first
+pull, since a heartbeat may contain thousands; long ones in a thread.
 Source: ConsumerFilterManager
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -32,7 +32,6 @@ class RegisteredFilter(Struct):
 
     Attributes:
         version: Version number chosen by the client.
-        dead_ms: Time in ms at which the group ended the subscription; 0: it is active.
     """
 
     group: str
@@ -41,8 +40,20 @@ class RegisteredFilter(Struct):
     kind: str
     version: int
     born_ms: int
-    dead_ms: int = 0
     is_invalid: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form. ConsumerFilterData"""
+        return {
+            "bornTime": self.born_ms,
+            "clientVersion": self.version,
+            "consumerGroup": self.group,
+            "dead": False,
+            "deadTime": 0,
+            "expression": self.expression,
+            "expressionType": self.kind,
+            "topic": self.topic,
+        }
 
 
 class FilterTable:
@@ -51,8 +62,6 @@ class FilterTable:
     Args:
         now_ms: Returns the time in ms since the epoch.
         filters_max, chars_max: Maximum number of filters and of characters in all expressions.
-    Attributes:
-        changes: Number of changes.
     """
 
     def __init__(
@@ -67,22 +76,6 @@ class FilterTable:
         self._compiler, self._compiling = Compiler(), asyncio.Lock()
         self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = self._chars = 0
-        self.changes = 0
-
-    def __iter__(self) -> Iterator[RegisteredFilter]:
-        """Iterate over all filters."""
-        for group_filters in self._by_group.values():
-            yield from group_filters.values()
-
-    def restore(self, registered: RegisteredFilter) -> None:
-        """Add a filter of an earlier run, unless a limit is reached."""
-        if not self._is_full(registered.expression):
-            self._add(registered)
-
-    def remove_dead_since(self, time_ms: int) -> None:
-        """Remove the filters that died at or before `time_ms`."""
-        for dead in [each for each in self if 0 < each.dead_ms <= time_ms]:
-            self._remove(dead)
 
     def compile(self, kind: str, expression: str) -> Expression:
         """Return the compiled expression.
@@ -142,21 +135,15 @@ class FilterTable:
             registered.is_invalid = True
             return None
 
-    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
-        """Register the property filters of a group; mark its other filters as dead."""
-        topics = set()
+    def register(self, group: str, subscriptions: Collection[Subscription]) -> None:
+        """Register the property filters of a group; remove those of its other topics."""
+        topics = {subscription.topic for subscription in subscriptions}
+        for topic, registered in list(self._by_group.get(group, {}).items()):
+            if topic not in topics:
+                self._remove(registered)
         for subscription in subscriptions:
-            topics.add(subscription.topic)
             if not subscription.is_tag and subscription.expression:
                 self._register(group, subscription)
-        for topic, registered in self._by_group.get(group, {}).items():
-            if topic not in topics:
-                self._mark_dead(registered)
-
-    def unregister(self, group: str) -> None:
-        """Mark all filters of a group without members as dead."""
-        for registered in self._by_group.get(group, {}).values():
-            self._mark_dead(registered)
 
     def _register(self, group: str, subscription: Subscription) -> None:
         registered = self._by_group.get(group, {}).get(subscription.topic)
@@ -166,11 +153,7 @@ class FilterTable:
         if registered is not None:
             same = (registered.kind, registered.expression) == (kind, expression)
             if subscription.version == registered.version or same:
-                self.changes += (registered.version, registered.dead_ms) != (
-                    subscription.version,
-                    0,
-                )
-                registered.version, registered.dead_ms = subscription.version, 0
+                registered.version = subscription.version
                 return
             self._remove(registered)
         if self._is_full(expression):
@@ -189,24 +172,17 @@ class FilterTable:
         return self._count >= self._filters_max or self._chars + len(expression) > self._chars_max
 
     def _add(self, new: RegisteredFilter) -> None:
-        self.changes += 1
         self._by_group.setdefault(new.group, {})[new.topic] = new
         self._count += 1
         self._chars += len(new.expression)
 
     def _remove(self, registered: RegisteredFilter) -> None:
-        self.changes += 1
         group_filters = self._by_group[registered.group]
         del group_filters[registered.topic]
         if not group_filters:
             del self._by_group[registered.group]
         self._count -= 1
         self._chars -= len(registered.expression)
-
-    def _mark_dead(self, registered: RegisteredFilter) -> None:
-        if registered.dead_ms == 0:
-            self.changes += 1
-            registered.dead_ms = max(self._now_ms(), registered.born_ms)
 
 
 def check_filter(kind: str, expression: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq_common.errors import RequestError
 from tests.duemq.pull.test_pull import SUBSCRIPTION, SUSPEND, Rig, store
 from tests.support.fakes import put, settle
@@ -75,21 +74,6 @@ def test_a_filter_older_than_the_pull_is_refused(run: Any) -> None:
     with pytest.raises(RequestError) as caught:
         run(rig.pull(sysFlag=0, subVersion=4))
     assert caught.value.code == 28
-
-
-def test_a_group_without_members_keeps_its_filter(run: Any, store: Any) -> None:
-    rig = Rig(store=store)
-    rig.join(expression="colour = 'red'", kind="SQL92")
-    rig.clients.close(rig.peer)
-    assert rig.clients.filters.find("T", "G").dead_ms > 0
-    rig.clients.heartbeat(
-        Heartbeat("c", (), (ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", ()),)),
-        rig.peer,
-        language="JAVA",
-        version=479,
-        now_ms=0,
-    )
-    assert rig.clients.filters.find("T", "G") is not None
 
 
 def test_a_long_poll_is_resumed_by_a_message_that_matches(run: Any, store: Any) -> None:

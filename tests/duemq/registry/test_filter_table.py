@@ -24,52 +24,55 @@ def state(table: FilterTable, topic: str = "T") -> tuple[Any, ...] | None:
     found = table.find(topic, "G")
     if found is None:
         return None
-    return found.expression, found.version, found.dead_ms, table.compiled(found) is not None
+    return found.expression, found.version, table.compiled(found) is not None
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([[wanted("a = 1")]], ("a = 1", 1, 0, True)),
-        ([[wanted("a =")]], ("a =", 1, 0, False)),
+        ([[wanted("a = 1")]], ("a = 1", 1, True)),
+        ([[wanted("a =")]], ("a =", 1, False)),
         ([[wanted("")]], None),
-        ([[wanted("a = 1"), wanted("b = 1", topic="U")]], ("a = 1", 1, 0, True)),
-        ([[wanted("a = 1", 2)], [wanted("b = 1", 1)]], ("a = 1", 2, 0, True)),
-        ([[wanted("a = 1", 2)], [wanted("b = 1", 2)]], ("a = 1", 2, 0, True)),
-        ([[wanted("a = 1", 2)], [wanted("b = 1", 3)]], ("b = 1", 3, 0, True)),
-        ([[wanted("a = 1", 2)], [wanted("b =", 3)]], ("b =", 3, 0, False)),
-        ([[wanted("a = 1", 2)], [wanted("a = 1", 3)]], ("a = 1", 3, 0, True)),
-        ([[wanted("a = 1")], []], ("a = 1", 1, 77, True)),
-        ([[wanted("a = 1")], [], [wanted("a = 1")]], ("a = 1", 1, 0, True)),
-        ([[wanted("a = 1")], [], [wanted("a = 1", 2)]], ("a = 1", 2, 0, True)),
-        ([[wanted("a = 1")], [parse_expression("T", "*")]], ("a = 1", 1, 0, True)),
+        ([[wanted("a = 1"), wanted("b = 1", topic="U")]], ("a = 1", 1, True)),
+        ([[wanted("a = 1", 2)], [wanted("b = 1", 1)]], ("a = 1", 2, True)),
+        ([[wanted("a = 1", 2)], [wanted("b = 1", 2)]], ("a = 1", 2, True)),
+        ([[wanted("a = 1", 2)], [wanted("b = 1", 3)]], ("b = 1", 3, True)),
+        ([[wanted("a = 1", 2)], [wanted("b =", 3)]], ("b =", 3, False)),
+        ([[wanted("a = 1", 2)], [wanted("a = 1", 3)]], ("a = 1", 3, True)),
+        ([[wanted("a = 1")], []], None),
+        ([[wanted("a = 1", 2)], [], [wanted("b = 1", 1)]], ("b = 1", 1, True)),
+        ([[wanted("a = 1")], [], [wanted("a = 1")]], ("a = 1", 1, True)),
+        ([[wanted("a = 1")], [], [wanted("a = 1", 2)]], ("a = 1", 2, True)),
+        ([[wanted("a = 1")], [parse_expression("T", "*")]], ("a = 1", 1, True)),
     ],
 )
 def test_heartbeats_decide(steps: Any, expected: Any) -> None:
-    table = FilterTable(lambda: 77)
+    table = FilterTable()
     for step in steps:
         table.register("G", step)
     assert state(table) == expected
 
 
-def test_a_group_without_members_is_dead() -> None:
-    table = FilterTable(lambda: 77)
+def test_a_group_without_members_has_no_filters() -> None:
+    table = FilterTable(filters_max=2)
     table.register("G", [wanted("a = 1"), wanted("b = 1", topic="U")])
-    table.unregister("G")
-    assert state(table) == ("a = 1", 1, 77, True)
-    assert state(table, "U") == ("b = 1", 1, 77, True)
+    table.register("G", ())
+    assert state(table) is state(table, "U") is None
+    table.register("G", [wanted("a = 1", topic="V"), wanted("b = 1", topic="W")])
+    assert state(table, "V") == ("a = 1", 1, True)
+    assert state(table, "W") == ("b = 1", 1, True)
 
 
 def test_filters_are_bounded() -> None:
-    table = FilterTable(lambda: 77, filters_max=1)
+    table = FilterTable(filters_max=1)
     table.register("G", [wanted("a = 1", topic="U"), wanted("b = 1")])
     assert (state(table), state(table, "U") is None) == (None, False)
-    table = FilterTable(lambda: 77, chars_max=5)
+    table = FilterTable(chars_max=5)
     table.register("G", [wanted("a = 10")])
     assert state(table) is None
     table.register("G", [wanted("a = 1")])
     table.register("G", [wanted("b = 1", 2)])
-    assert state(table) == ("b = 1", 2, 0, True)
+    assert state(table) == ("b = 1", 2, True)
 
 
 def test_an_unknown_kind_is_refused() -> None:
