@@ -55,7 +55,6 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
-from duemq.registry.filter_table import FilterTable
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog, TableKind
 from duemq.registry.managers import Identity
@@ -198,7 +197,6 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
         clients=ClientTable(
             expires_ms=config.channel_expired_ms,
             groups_max=config.client_groups_max,
-            filters=FilterTable(clock.now_ms),
             memory=memory,
         ),
         long_polls=LongPolls(clock, store, polls_max=config.long_polls_max, memory=memory),

@@ -114,8 +114,7 @@ class QueryProcessor:
         body: dict[str, object] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
-            registered = self._clients.filters.find(topic, group)
-            body["filterData"] = json.dumps(registered and registered.to_json(), indent="\t")
+            body["filterData"] = json.dumps(subscription.filter_json(group), indent="\t")
         elif group:
             body["filterData"] = f"{group}@{topic} is not online!"
         return Response(body=encode(dict(sorted(body.items()))))

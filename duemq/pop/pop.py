@@ -32,7 +32,7 @@ from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
 from duemq.pull.long_polls import ResumeReason
-from duemq.registry.filter_table import FilterTable
+from duemq.registry.filter_compiler import FilterCompiler
 from duemq.registry.managers import Identity
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from duemq_common.clock import Clock
@@ -109,7 +109,7 @@ class PopProcessor:
         identity: Identity,
         clock: Clock,
         config: Callable[[], BrokerConfig],
-        filters: FilterTable,
+        filters: FilterCompiler,
         compiled: Callable[[], bool],
     ) -> None:
         self._store, self._queues, self._offsets = store, queues, offsets

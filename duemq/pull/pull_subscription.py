@@ -71,22 +71,17 @@ class PullSubscriptions:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return subscription if subscription.is_tag else self._registered(pull, subscription)
+        return subscription if subscription.is_tag else self._compiled(subscription)
 
-    def _registered(self, pull: PullRequest, subscription: Subscription) -> Subscription:
-        """Return the subscription with the filter that a heartbeat registered."""
-        registered = self._clients.filters.find(pull.topic, pull.group)
-        compiled = self._clients.filters.compiled(registered) if registered is not None else None
-        if registered is None or compiled is None:
+    def _compiled(self, subscription: Subscription) -> Subscription:
+        """Return a subscription with its compiled filter."""
+        try:
+            compiled = self._clients.filters.compile(subscription.kind, subscription.expression)
+        except FilterError as fault:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist! Your expression may be wrong!",
-            )
-        if registered.version < pull.version:
-            raise RequestError(
-                ResponseCode.FILTER_DATA_NOT_LATEST,
-                "the consumer's consumer filter data not latest",
-            )
+            ) from fault
         return replace(subscription, filter=compiled)
 
     def _request_subscription(self, request: Request, pull: PullRequest) -> Subscription:

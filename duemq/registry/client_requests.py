@@ -21,7 +21,7 @@ from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.dispatcher import Handler
 from duemq.registry.clients import ClientTable, GroupChange
-from duemq.registry.filter_table import COMPILE_INLINE_CHARS_MAX, check_filter
+from duemq.registry.filter_compiler import COMPILE_INLINE_CHARS_MAX, check_filter
 from duemq.registry.groups import GroupManager
 from duemq.registry.heartbeats import (
     Heartbeat,

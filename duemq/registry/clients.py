@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct, field
 
 from duemq.net.memory import FLOOR_BYTES, MemoryBudget
-from duemq.registry.filter_table import FilterTable
+from duemq.registry.filter_compiler import FilterCompiler
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
 from duemq_common.codes import ResponseCode
@@ -90,7 +90,7 @@ class ClientTable:
         groups_max: Maximum groups of one connection; further groups are ignored.
         memory: Memory budget of the connections.
     Attributes:
-        filters: Property filters registered by heartbeats.
+        filters: Compiled property filters.
     """
 
     def __init__(
@@ -98,10 +98,9 @@ class ClientTable:
         *,
         expires_ms: int = CHANNEL_EXPIRES_MS,
         groups_max: int = GROUPS_PER_PEER_MAX,
-        filters: FilterTable | None = None,
         memory: MemoryBudget | None = None,
     ) -> None:
-        self.filters = filters or FilterTable()
+        self.filters = FilterCompiler(self.subscription)
         self._memory = memory or MemoryBudget()
         self._groups_max = groups_max
         self._expires_ms = expires_ms
@@ -261,10 +260,9 @@ class ClientTable:
         changed = registered is None or registered.client_id != channel.client_id
         if with_subscriptions:
             was_bytes = group.subscription_bytes
-            changed |= _merge(group.subscriptions, entry.subscriptions)
+            changed |= _merge(group.subscriptions, entry.subscriptions, channel.seen_ms)
             group.subscription_bytes = sum(map(subscription_bytes, group.subscriptions.values()))
             self._memory.reserve(group.subscription_bytes - was_bytes, is_checked=True)
-            self.filters.register(entry.group, entry.subscriptions)
         return changed
 
     def _join(self, peer: Peer, key: str, heartbeat_ms: int) -> bool:
@@ -298,7 +296,6 @@ class ClientTable:
         if not group.channels:
             del self._consumers[name]
             self._memory.free(group.subscription_bytes)
-            self.filters.register(name, ())
         return True
 
     def _changes(self, names: Iterable[str]) -> list[GroupChange]:
@@ -321,7 +318,9 @@ def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:
     channels.pop(peer, None)
 
 
-def _merge(registered: dict[str, Subscription], subscriptions: tuple[Subscription, ...]) -> bool:
+def _merge(
+    registered: dict[str, Subscription], subscriptions: tuple[Subscription, ...], now_ms: int
+) -> bool:
     """Update a group's subscriptions; return whether topics were added or removed.
 
     A subscription of an older version does not replace a newer one, but the set of topics is always
@@ -332,7 +331,7 @@ def _merge(registered: dict[str, Subscription], subscriptions: tuple[Subscriptio
         old = registered.get(subscription.topic)
         changed |= old is None
         if old is None or subscription.version > old.version:
-            registered[subscription.topic] = subscription
+            registered[subscription.topic] = subscription.registered(now_ms, old)
     removed = registered.keys() - {subscription.topic for subscription in subscriptions}
     for topic in removed:
         del registered[topic]

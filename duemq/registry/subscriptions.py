@@ -4,7 +4,7 @@ FilterAPI"""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ class Subscription:
 
     Attributes:
         version: Version number chosen by the client; only compared.
+        born_ms: Time in ms at which the property filter was registered; 0: tag filter.
         filter: Compiled property filter; None: tag filter.
         is_tag: Whether the expression is a tag filter, as it is for an empty kind.
         matches_all: Whether every message matches.
@@ -42,6 +43,7 @@ class Subscription:
     hashes: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False
     )
+    born_ms: int = field(default=0, compare=False, repr=False)
     filter: Expression | None = field(default=None, compare=False, repr=False)
     is_tag: bool = field(init=False, compare=False, repr=False)
     matches_all: bool = field(init=False, compare=False, repr=False)
@@ -67,6 +69,32 @@ class Subscription:
         if self.hashes.size == 1:
             return np.asarray(low == self.hashes[0])
         return np.isin(low, self.hashes)
+
+    def registered(self, now_ms: int, old: Subscription | None) -> Subscription:
+        """Return the subscription of a heartbeat with the time of its property filter.
+
+        Args:
+            old: Subscription that it replaces.
+        """
+        if self.is_tag:
+            return self
+        is_same = old is not None and (old.kind, old.expression) == (self.kind, self.expression)
+        return replace(self, born_ms=old.born_ms if old is not None and is_same else now_ms)
+
+    def filter_json(self, group: str) -> dict[str, object] | None:
+        """Return the property filter of a group in a response to 321. ConsumerFilterData"""
+        if self.is_tag:
+            return None
+        return {
+            "bornTime": self.born_ms,
+            "clientVersion": self.version,
+            "consumerGroup": group,
+            "dead": False,
+            "deadTime": 0,
+            "expression": self.expression,
+            "expressionType": self.kind,
+            "topic": self.topic,
+        }
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object in responses to 203, 321 and 345."""

@@ -137,7 +137,6 @@ class Rig:
             "topics": parts.topics.to_json(),
             "groups": parts.groups.to_json(),
             "offsets": parts.offsets.to_json(),
-            "filters": vars(parts.clients.filters)["_by_group"],
             "consumers": consumers,
             "producers": sorted(vars(parts.clients)["_producers"]),
             "locks": vars(parts.locks),
