@@ -92,11 +92,13 @@ class FileEdit:
     A crash leaves either the old or the new file. The new file has the owner and mode of the old
     one, to protect passwords in it.
 
+    Args:
+        new: Temporary file with the new text; None: the file stays as it is.
     Attributes:
         undo: Reverts the applied changes if the file cannot be replaced.
     """
 
-    def __init__(self, path: Path, new: Path) -> None:
+    def __init__(self, path: Path = Path(), new: Path | None = None) -> None:
         self._path, self._new = path, new
         self.undo: Callable[[], None] = lambda: None
 
@@ -131,24 +133,13 @@ class FileEdit:
         Raises:
             OSError: The replacement failed; the old file is unchanged.
         """
-        os.replace(self._new, self._path)
+        if self._new is not None:
+            os.replace(self._new, self._path)
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        self._new.unlink(missing_ok=True)
-
-
-class NoFileEdit(FileEdit):
-    """Change without a file: the broker was started without one."""
-
-    def __init__(self) -> None:
-        super().__init__(Path(), Path())
-
-    def commit(self) -> None:
-        """Do nothing."""
-
-    def discard(self) -> None:
-        """Do nothing."""
+        if self._new is not None:
+            self._new.unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -161,11 +152,12 @@ async def edited(path: Path | None, changes: Mapping[str, str]) -> AsyncIterator
         RequestError: The file cannot be written now, as on a full disk; nothing was changed.
         ConfigError: The file would be too long; nothing was changed.
     """
+    edit = FileEdit()
     try:
-        edit = await asyncio.to_thread(FileEdit.prepare, path, changes) if path else NoFileEdit()
+        if path is not None:
+            edit = await asyncio.to_thread(FileEdit.prepare, path, changes)
     except OSError as error:
         _check_read_only(path, error)
-        edit = NoFileEdit()
     try:
         yield edit
     except BaseException:
