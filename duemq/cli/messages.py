@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
 from duemq.client.errors import Refused, Unsupported
 from duemq.client.message import Message, MessageQueue, time_of
-from duemq.client.producer import Producer
+from duemq.client.producer import Producer, SendResult
 from duemq.net.view_names import LEVELS_VIEW
 from duemq_common.clock import SystemClock
 from duemq_common.errors import UsageError
@@ -28,26 +28,6 @@ if TYPE_CHECKING:
 
 PRODUCER_GROUP = "duemq_cli"
 BODY_SHOWN_CHARS_MAX = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Result of one send: where the message was stored, and when it is due.
-
-    Attributes:
-        due_ms: Due time of a timer; None for other messages and for levels.
-        delay_ms: Delay of the level, counted from the store time; None for other messages.
-    """
-
-    status: str
-    message_id: str
-    offset_message_id: str
-    broker: str
-    queue_id: int
-    queue_offset: int
-    recall_handle: str = ""
-    due_ms: int | None = None
-    delay_ms: int | None = None
 
 
 def send_messages(outgoing: Outgoing, target: Target) -> None:
@@ -69,23 +49,31 @@ async def _send_all(outgoing: Outgoing, target: Target) -> None:
     async with target.admin() as admin:
         delay_ms = await _delay_of(admin, outgoing.level) if outgoing.level else None
         async for sent in sending(admin.client, outgoing, body):
-            sent = replace(sent, due_ms=due_ms, delay_ms=delay_ms)
+            broker = sent.queue.broker_name or admin.client.broker
             if target.as_json:
-                print_json_line(asdict(sent))
-            else:
-                _print_sent(sent)
-
-
-def _print_sent(sent: Sent) -> None:
-    position = f"{sent.broker}/{sent.queue_id}/{sent.queue_offset}"
-    print(printable(f"{sent.status}  {sent.message_id}  {position}"))
-    print(printable(f"  offset id      {sent.offset_message_id}"))
-    if sent.due_ms is not None:
-        print(f"  due            {time_text(sent.due_ms)}")
-    if sent.delay_ms is not None:
-        print(f"  due            {duration_text(sent.delay_ms)} after it was stored")
-    if sent.recall_handle:
-        print(printable(f"  recall handle  {sent.recall_handle}"))
+                print_json_line(
+                    {
+                        "status": sent.status,
+                        "message_id": sent.message_id,
+                        "offset_message_id": sent.offset_message_id,
+                        "broker": broker,
+                        "queue_id": sent.queue.queue_id,
+                        "queue_offset": sent.queue_offset,
+                        "recall_handle": sent.recall_handle,
+                        "due_ms": due_ms,
+                        "delay_ms": delay_ms,
+                    }
+                )
+                continue
+            position = f"{broker}/{sent.queue.queue_id}/{sent.queue_offset}"
+            print(printable(f"{sent.status}  {sent.message_id}  {position}"))
+            print(printable(f"  offset id      {sent.offset_message_id}"))
+            if due_ms is not None:
+                print(f"  due            {time_text(due_ms)}")
+            if delay_ms is not None:
+                print(f"  due            {duration_text(delay_ms)} after it was stored")
+            if sent.recall_handle:
+                print(printable(f"  recall handle  {sent.recall_handle}"))
 
 
 async def _delay_of(admin: Admin, level: int) -> int | None:
@@ -107,22 +95,12 @@ async def _delay_of(admin: Admin, level: int) -> int | None:
     return None
 
 
-async def sending(client: Client, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
+async def sending(client: Client, outgoing: Outgoing, body: bytes) -> AsyncIterator[SendResult]:
     """Send the copies one by one, to the queues in turn unless one is given."""
     queue = await _queue_of(client, outgoing) if outgoing.queue_id >= 0 else None
     async with producer_of(client) as producer:
         for _ in range(outgoing.count):
-            message = _message(outgoing, body)
-            stored = await producer.send(message, queue=queue)
-            yield Sent(
-                stored.status,
-                stored.message_id,
-                stored.offset_message_id,
-                stored.queue.broker_name or client.broker,
-                stored.queue.queue_id,
-                stored.queue_offset,
-                stored.recall_handle,
-            )
+            yield await producer.send(_message(outgoing, body), queue=queue)
 
 
 def producer_of(client: Client) -> Producer:
