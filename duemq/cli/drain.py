@@ -18,7 +18,7 @@ from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, notice, print_json, print_table
-from duemq.cli.times import duration_text, parse_time
+from duemq.cli.times import duration_text, span_ms
 from duemq.client.admin import Admin
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Refused
@@ -91,10 +91,9 @@ def _remedy(broker: str) -> str:
 
 
 def _span_ms(text: str) -> int:
-    try:
-        return parse_time(f"+{text}", 0)
-    except UsageError:
-        raise UsageError(f"{text}: must be a span such as 30s or 10m") from None
+    if (span := span_ms(text)) is None:
+        raise UsageError(f"{text}: must be a span such as 30s or 10m")
+    return span
 
 
 class _Drain:

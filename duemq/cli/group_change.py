@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
 
 from duemq.cli.admin_options import GroupOptions
 from duemq.cli.confirmation import confirm
 from duemq.cli.group_show import described
 from duemq.cli.options import Target
 from duemq.cli.output import plural, print_json, print_table
-from duemq.cli.settings_change import SettingsKind, delete_confirmed, first_given
-from duemq.cli.times import parse_time
+from duemq.cli.settings_change import SettingsKind, delete_confirmed
+from duemq.cli.times import parse_time, span_ms
 from duemq.client.admin import Admin
 from duemq.client.admin.groups import (
     EARLIEST,
@@ -24,12 +22,11 @@ from duemq.client.admin.groups import (
     OffsetChange,
     ResetTo,
 )
+from duemq.client.admin.undelivered import DATETIME_MS_MAX
 from duemq.client.message import EPOCH
 from duemq_common.clock import SystemClock
 
 COLUMNS = ("broker", "#queue", "#offset", "#new offset", "#change")
-_BACK: Final = re.compile(r"-(\d{1,9})(s|m|h|d)")
-SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def group_kind(options: GroupOptions) -> SettingsKind[GroupSettings]:
@@ -54,15 +51,8 @@ def _text(value: GroupSettings) -> str:
 
 def changed_group(settings: GroupSettings, options: GroupOptions) -> GroupSettings:
     """Return settings with the given options."""
-    return replace(
-        settings,
-        retries=first_given(options.retries, settings.retries),
-        retry_queues=first_given(options.retry_queues, settings.retry_queues),
-        enabled=first_given(options.enabled, settings.enabled),
-        broadcast=first_given(options.broadcast, settings.broadcast),
-        ordered=first_given(options.ordered, settings.ordered),
-        from_first=first_given(options.from_first, settings.from_first),
-    )
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    return replace(settings, **given)
 
 
 def delete_group(
@@ -123,9 +113,9 @@ def reset_time(text: str) -> ResetTo:
     if text == LATEST:
         return LATEST
     now_ms = SystemClock().now_ms()
-    if match := _BACK.fullmatch(text):
-        return EPOCH + timedelta(milliseconds=now_ms - int(match[1]) * SECONDS[match[2]] * 1_000)
-    return EPOCH + timedelta(milliseconds=parse_time(text, now_ms))
+    span = span_ms(text[1:]) if text[:1] == "-" else None
+    time_ms = parse_time(text, now_ms) if span is None else max(now_ms - span, 0)
+    return EPOCH + timedelta(milliseconds=min(time_ms, DATETIME_MS_MAX))
 
 
 def _effect(changes: Sequence[OffsetChange]) -> str:

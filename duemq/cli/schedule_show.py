@@ -14,7 +14,7 @@ from duemq.cli.messages import table_time
 from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table, printable
 from duemq.cli.schedule_options import Spec
-from duemq.cli.times import duration_text, parse_time
+from duemq.cli.times import duration_text, parse_time, span_ms
 from duemq.client.admin.schedules import ChangedSchedule, ScheduleView
 from duemq.client.message import time_of
 from duemq_common.clock import SystemClock
@@ -196,12 +196,9 @@ def _definition(name: str, spec: Spec) -> Definition:
 
 
 def _duration_ms(option: str, text: str) -> int:
-    if not text:
-        return 0
-    try:
-        return parse_time(f"+{text}", 0)
-    except UsageError:
-        raise UsageError(f"{option} {text}: give a duration such as 90s or 1h30m") from None
+    if (span := span_ms(text) if text else 0) is None:
+        raise UsageError(f"{option} {text}: give a duration such as 90s or 1h30m")
+    return span
 
 
 def _time_ms(text: str) -> int:

@@ -18,7 +18,15 @@ UNIT_MS: Final = {
 }
 TIME_MS_MAX: Final = 10**18 - 1
 _PART = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)")
-_SPAN = re.compile(rf"\+({_PART.pattern} ?){{1,6}}(?<! )")
+_SPAN = re.compile(rf"({_PART.pattern} ?){{1,6}}(?<! )")
+
+
+def span_ms(text: str) -> int | None:
+    """Return a span such as `90s` or `1h30m` in ms; None: the text is not a span."""
+    if not _SPAN.fullmatch(text):
+        return None
+    parts = _PART.findall(text)
+    return min(sum(int(count) * UNIT_MS[unit] for count, unit in parts), TIME_MS_MAX)
 
 
 def parse_time(text: str, now_ms: int) -> int:
@@ -32,9 +40,8 @@ def parse_time(text: str, now_ms: int) -> int:
     """
     if text == "now":
         return now_ms
-    if _SPAN.fullmatch(text):
-        span_ms = sum(int(count) * UNIT_MS[unit] for count, unit in _PART.findall(text))
-        return min(now_ms + span_ms, TIME_MS_MAX)
+    if text[:1] == "+" and (span := span_ms(text[1:])) is not None:
+        return min(now_ms + span, TIME_MS_MAX)
     if text.isascii() and text.isdigit() and 11 <= len(text) <= 18:
         return int(text)
     try:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from duemq.http.broker_states import BrokerQuery, master_address, state_problem
 from duemq.http.endpoints import Call, Endpoint, JsonObject, invalid
@@ -72,16 +73,8 @@ async def command_migration(call: Call) -> JsonObject:
     command: MigrationCommand = call.body
     address = await master_address(call, query.broker)
     with state_problem("The state of the migration does not allow the command"):
-        result = await call.session.admin.migrate(
-            address,
-            command.action,
-            levels=command.levels,
-            operator=command.operator or call.account,
-            cause=command.cause,
-            plan_id=command.plan_id,
-            rules=command.rules,
-            dry_run=command.dry_run,
-        )
+        fields = asdict(command) | {"operator": command.operator or call.account}
+        result = await call.session.admin.migrate(address, **fields)
     return {**result}
 
 
