@@ -7,12 +7,12 @@ its last renewal by `Clock.steady_ms`, which does not depend on the wall clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from duemq.net.memory import MemoryBudget
+from duemq.net.wire_json import QueueKey
 from duemq.registry.heartbeats import CLIENT_ID_CHARS_MAX
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
@@ -23,17 +23,6 @@ LOCK_EXPIRES_MS = 60_000
 QUEUES_PER_REQUEST_MAX = 8_192  # the handler blocks the event loop
 NAME_CHARS_MAX = 262  # of a retry topic; also of the other names
 LOCK_BYTES = 1_024  # estimated objects of one lock
-
-
-class LockedQueue(NamedTuple):
-    """Queue as clients identify it."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def to_json(self) -> dict[str, object]:
-        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
 class Lock(Struct):
@@ -61,11 +50,11 @@ class LockTable:
 
     def __init__(self, memory: MemoryBudget | None = None) -> None:
         self._memory = memory or MemoryBudget()
-        self._groups: dict[str, dict[LockedQueue, Lock]] = {}
+        self._groups: dict[str, dict[QueueKey, Lock]] = {}
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[LockedQueue], now_ms: int
-    ) -> list[LockedQueue]:
+        self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
+    ) -> list[QueueKey]:
         """Lock or renew every queue that no other client has locked; return these queues.
 
         While memory is scarce, no further queues are locked.
@@ -85,7 +74,7 @@ class LockTable:
             del self._groups[group]
         return locked
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> None:
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
         """Release the client's locks of the queues; ignore locks of other clients."""
         locks = self._groups.get(group)
         if locks is None:
@@ -137,7 +126,7 @@ class LockProcessor:
         return Response()
 
 
-def parse_lock_body(body: bytes) -> tuple[str, str, list[LockedQueue]]:
+def parse_lock_body(body: bytes) -> tuple[str, str, list[QueueKey]]:
     """Return group, client id and queues of a lock body; without `mqSet`, no queues.
 
     Raises:
@@ -149,10 +138,10 @@ def parse_lock_body(body: bytes) -> tuple[str, str, list[LockedQueue]]:
         if len(listed) > QUEUES_PER_REQUEST_MAX:
             raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_PER_REQUEST_MAX}")
         queues = [
-            LockedQueue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed
+            QueueKey(str(q["brokerName"]), int(q["queueId"]), str(q["topic"])) for q in listed
         ]
         group, client_id = str(data["consumerGroup"]), str(data["clientId"])
-        texts = (group, *(text for queue in queues for text in queue[:2]))
+        texts = (group, *(name for queue in queues for name in (queue.topic, queue.broker_name)))
         if max(map(len, texts)) > NAME_CHARS_MAX or len(client_id) > CLIENT_ID_CHARS_MAX:
             raise ValueError("a name is too long")
         return group, client_id, queues

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from duemq.net.memory import MemoryBudget
+from duemq.net.wire_json import QueueKey
 from duemq.pull.queue_locks import (
     LOCK_BYTES,
     LOCK_EXPIRES_MS,
     NAME_CHARS_MAX,
     QUEUES_PER_REQUEST_MAX,
-    LockedQueue,
     LockProcessor,
     LockTable,
 )
@@ -20,7 +20,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 
-Q0, Q1 = LockedQueue("T", "b", 0), LockedQueue("T", "b", 1)
+Q0, Q1 = QueueKey("b", 0, "T"), QueueKey("b", 1, "T")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_malformed_body_is_refused(body: bytes, run: Callable[..., Any]) -> No
 @pytest.mark.finding("3S3")
 def test_locks_count_in_the_memory_budget_and_expired_ones_make_room() -> None:
     memory = MemoryBudget(8 * LOCK_BYTES)
-    table, queues = LockTable(memory), [LockedQueue("T", "b", number) for number in range(10)]
+    table, queues = LockTable(memory), [QueueKey("b", number, "T") for number in range(10)]
     assert table.lock("G", "a", queues, 0) == queues[:6]
     assert table.lock("G", "a", queues[:6], LOCK_EXPIRES_MS) == queues[:6]
     assert table.lock("H", "b", queues[:1], LOCK_EXPIRES_MS) == []
