@@ -15,7 +15,7 @@ from duemq.net.memory import MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
 from duemq_common.allocator import return_free_memory
-from duemq_common.clock import Clock
+from duemq_common.clock import AwakeTime, Clock
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class OpenConnection(Protocol):
 
     Attributes:
         is_active: Whether the connection was active since the last sweep.
-        active_at_ms: Time of the last sweep that found `is_active` true, in ms since the epoch.
+        active_at_ms: `AwakeTime` of the last sweep that found `is_active` true, in ms.
     """
 
     is_active: bool
@@ -84,7 +84,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         proxies: Sources,
         descriptor_limit: Callable[[], int] = descriptor_limit,
     ) -> None:
-        self._accept_limits, self._clock = limits, clock
+        self._accept_limits, self._clock, self._time = limits, clock, AwakeTime(clock)
         self.memory, self.notices = memory, PeerNotices(log)
         self._tls, self._proxies = tls, proxies
         self._descriptor_limit = descriptor_limit
@@ -132,7 +132,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
             bound,
             self.has_room,
             self.new_connection,
-            clock=self._clock,
+            time=self._time,
             tls=self._tls,
             proxies=self._proxies,
             notices=self.notices,
@@ -176,7 +176,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
     def opened(self, connection: ConnectionT, begun: Callable[[], None]) -> None:
         """Add an open connection; close it if the server is stopping."""
         begun()
-        connection.active_at_ms = self._clock.now_ms()
+        connection.active_at_ms = self._time.now_ms()
         self._connections[connection] = connection.is_encrypted
         self._count(1, connection.is_encrypted)
         if self._stopped.is_set():
@@ -193,10 +193,8 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
 
     async def _sweep(self) -> None:
         while not self._stopped.is_set():
-            now_ms = self._clock.now_ms()
-            until_ms = now_ms + self._accept_limits.sweep_ms
-            await self._clock.wait(self._stopped, until_ms=until_ms)
-            self.close_idle(self._clock.now_ms())
+            await self._time.pause(self._stopped, self._accept_limits.sweep_ms)
+            self.close_idle(self._time.now_ms())
             if self.memory.should_trim():
                 await asyncio.to_thread(return_free_memory)
             if self._tls is not None:
@@ -204,7 +202,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
                 self._tls.report_expiry(self._clock.now_ms())
 
     def close_idle(self, now_ms: int) -> None:
-        """Close connections that were idle for `idle_ms_max`."""
+        """Close connections that were idle for `idle_ms_max`, by `AwakeTime`."""
         idle_ms_max = self._accept_limits.idle_ms_max
         for listener in self.listeners:
             listener.close_idle(now_ms - idle_ms_max)

@@ -23,7 +23,7 @@ from duemq.net import codec, proxy_protocol
 from duemq.net.allowed_networks import Sources
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
-from duemq_common.clock import Clock
+from duemq_common.clock import AwakeTime
 from duemq_common.errors import FrameError
 
 TLS_HANDSHAKE: Final = 0x16
@@ -41,7 +41,7 @@ class AcceptedSocket:
         socket: The accepted socket, non-blocking.
         peer: Address of the socket's other end.
         client: Address of the client, from the PROXY header if there is one.
-        since_ms: When the socket was accepted, in ms since the epoch.
+        since_ms: `AwakeTime` in ms at which the socket was accepted.
     """
 
     __slots__ = ("client", "header", "peer", "since_ms", "socket", "task")
@@ -80,14 +80,14 @@ class Listener:
         has_room: Callable[[AcceptedSocket], bool],
         new_connection: NewConnection,
         *,
-        clock: Clock,
+        time: AwakeTime,
         tls: ServerTls | None,
         proxies: Sources,
         notices: PeerNotices,
         close_wait_s: float,
         preface: bytes = b"",
     ) -> None:
-        self._listening, self._clock = listening, clock
+        self._listening, self._time = listening, time
         self._has_room, self._new_connection = has_room, new_connection
         self._tls, self.proxies, self._notices = tls, proxies, notices
         self._close_wait_s, self._preface = close_wait_s, preface
@@ -135,7 +135,7 @@ class Listener:
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
                 return
             accepted.setblocking(False)
-            opening = AcceptedSocket(accepted, name[:2], self._clock.now_ms())
+            opening = AcceptedSocket(accepted, name[:2], self._time.now_ms())
             if not self._has_room(opening):
                 accepted.close()
                 continue

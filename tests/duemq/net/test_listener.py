@@ -207,7 +207,7 @@ def test_a_silent_peer_counts_as_a_connection_and_is_closed_when_idle(run: Run) 
                 await two_openings(remoting)
                 async with await RawPeer.connect(port) as third:
                     assert await third.at_end()
-                now_ms = FakeClock().now_ms()
+                now_ms = FakeClock().steady_ms()
                 remoting.close_idle(now_ms + 119_999)
                 assert len(remoting.listeners[0]) == 2
                 remoting.close_idle(now_ms + 120_000)

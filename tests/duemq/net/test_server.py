@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +17,7 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import RequestError, UsageError
 from duemq_common.request import Peer, Request, RequestHandler, Response
 from tests.duemq.net.conftest import Run
+from tests.support.fakes import settle
 from tests.support.raw_connection import WAIT_S, RawPeer, echo
 
 
@@ -191,15 +193,43 @@ def test_idle_connection_is_closed(run: Run) -> None:
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.send(Request(11, {}, opaque=1))
                 await peer.read_response()
-                remoting.close_idle(clock.now_ms())
-                remoting.close_idle(clock.now_ms() + 119_999)
+                remoting.close_idle(clock.steady_ms())
+                remoting.close_idle(clock.steady_ms() + 119_999)
                 assert len(remoting.connections) == 1
                 peer.send(Request(11, {}, opaque=2))
                 await peer.read_response()
-                remoting.close_idle(clock.now_ms() + 120_000)
-                remoting.close_idle(clock.now_ms() + 239_999)
+                remoting.close_idle(clock.steady_ms() + 120_000)
+                remoting.close_idle(clock.steady_ms() + 239_999)
                 assert len(remoting.connections) == 1
-                remoting.close_idle(clock.now_ms() + 240_000)
+                remoting.close_idle(clock.steady_ms() + 240_000)
+                assert await peer.at_end()
+
+    run(main())
+
+
+@pytest.mark.parametrize("jump", [FakeClock.step, FakeClock.advance], ids=["clock", "stall"])
+def test_a_step_of_the_clock_or_a_stall_makes_no_connection_idle(
+    run: Run, jump: Callable[[FakeClock, int], None]
+) -> None:
+    """All connections were closed that had sent nothing since the last sweep, 10 s at most."""
+
+    async def main() -> None:
+        clock, limits = FakeClock(), RemotingLimits()
+        async with RemotingServer(Dispatcher({11: echo}), clock=clock) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                peer.send(Request(11, {}, opaque=1))
+                await peer.read_response()
+                for _ in range(2):
+                    await settle()
+                    clock.advance(limits.sweep_ms)
+                await settle()
+                jump(clock, 3_600_000)
+                await settle()
+                assert len(remoting.connections) == 1
+                for _ in range(limits.idle_ms_max // limits.sweep_ms):
+                    clock.advance(limits.sweep_ms)
+                    await settle()
                 assert await peer.at_end()
 
     run(main())
