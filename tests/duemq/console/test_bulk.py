@@ -38,10 +38,11 @@ from tests.duemq.console.rig import (
 )
 from tests.support.accounts import ROOT
 from tests.support.running_broker import TIMEOUT_S
+from tests.support.wait_until import until
 
 MESSAGES = 25
 LATER = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%S")
-POLLS_MAX = 2_000
+JOB_S_MAX = 180.0  # for 100,000 messages
 
 
 async def prepared(broker: Broker) -> None:
@@ -73,11 +74,15 @@ def listed(client: httpx.Client, **search: str) -> httpx.Response:
 
 def ended(client: httpx.Client, page: httpx.Response) -> httpx.Response:
     """Return the page of a job that no longer changes."""
-    for _ in range(POLLS_MAX):
-        if "sse-connect" not in page.text:
-            return page
-        page = client.get(page.url.path.removeprefix("/console"))
-    raise AssertionError(page.text)
+    path = page.url.path.removeprefix("/console")
+
+    def final() -> httpx.Response | None:
+        current = client.get(path)
+        return None if "sse-connect" in current.text else current
+
+    if "sse-connect" not in page.text:
+        return page
+    return until(final, seconds=JOB_S_MAX, what="end of the job")
 
 
 def started(client: httpx.Client, page: httpx.Response, count: int) -> httpx.Response:

@@ -1,5 +1,3 @@
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -75,19 +73,12 @@ final class Pull {
         events.print("started");
         try {
             if (assigned) {
-                assign(consumer, args.text("topic"));
+                // A seek during a pull that has begun can repeat its messages.
+                consumer.assign(consumer.fetchMessageQueues(args.text("topic")));
             }
             poll(consumer, args, events);
         } finally {
             consumer.shutdown();
-        }
-    }
-
-    private static void assign(DefaultLitePullConsumer consumer, String topic) throws Exception {
-        List<MessageQueue> queues = new ArrayList<>(consumer.fetchMessageQueues(topic));
-        consumer.assign(queues);
-        for (MessageQueue queue : queues) {
-            consumer.seekToBegin(queue);
         }
     }
 
