@@ -28,7 +28,14 @@ from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.recovery.truncations import Truncations
 from message_store.verify import LogSummary, Part, Progress, Report
-from message_store.verify.files import Piece, map_file, map_files, overlapping, used_bytes
+from message_store.verify.files import (
+    Piece,
+    data_parts,
+    map_file,
+    map_files,
+    overlapping,
+    used_bytes,
+)
 from timer_store import layout
 from timer_store.checkpoint.snapshot import (
     CHECK_FILE,
@@ -448,7 +455,10 @@ class _WheelCheck:
 
     def check_slots(self, data: npt.NDArray[np.uint8]) -> None:
         summary = self.summary
-        pages = np.full(data.size // kernels.PAGE_BYTES, kernels.PAGE_USED, np.uint8)
+        pages = np.zeros(data.size // kernels.PAGE_BYTES, np.uint8)
+        for start, end in data_parts(self.path):  # most pages have no blocks on the disk
+            first, last = start // kernels.PAGE_BYTES, -(-end // kernels.PAGE_BYTES)
+            pages[first:last] = kernels.PAGE_USED
         first, count = max(summary.read_ms // summary.precision_ms, 1), layout.WHEEL_SLOTS
         while count > 0 and summary.read_ms:
             out = np.empty(min(LIST_SLOTS, count), layout.SLOT)

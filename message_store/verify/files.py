@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,27 @@ def map_file(path: Path) -> Bytes:
         pages = GuardedMap(path, file.fileno(), size)
         pages.forget_file()
     return pages.data
+
+
+def data_parts(path: Path, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of the parts of a file that have blocks on the disk, from `start` on.
+
+    The rest consists of zeros. A page of it that is read through a mapping takes memory.
+
+    Raises:
+        OSError: It cannot be opened, or its disk does not know its blocks.
+    """
+    with path.open("rb") as file:
+        while True:
+            try:
+                start = os.lseek(file.fileno(), start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # no data follows
+                    return
+                raise
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            yield start, end
+            start = end
 
 
 def read_progress(path: Path, kind: str, decode: Callable[[Any], _T], report: Report) -> _T | None:

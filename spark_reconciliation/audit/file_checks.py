@@ -21,7 +21,7 @@ import numpy as np
 
 from duemq_common.topics import PENDING_TOPICS
 from message_store.layout import MAGIC_BLANK, native_columns
-from spark_reconciliation.arrays import Bytes, Mask
+from spark_reconciliation.arrays import Bytes, Mask, Numbers, Rows
 from spark_reconciliation.audit.late_units import any_pending
 from spark_reconciliation.audit.pointers import (
     BLOCK_UNITS,
@@ -32,7 +32,7 @@ from spark_reconciliation.audit.pointers import (
     is_orderly,
 )
 from spark_reconciliation.scan import unit_tables
-from spark_reconciliation.scan.files import Root
+from spark_reconciliation.scan.files import Entry, Root
 from spark_reconciliation.scan.planning import (
     MARK_FILE,
     OFFSET_MAX,
@@ -53,6 +53,7 @@ from spark_reconciliation.scan.store_state import (
 )
 from timer_store.layout import (
     MAGIC_MAX,
+    SLOT_BYTES,
     TIMER_BLANK,
     TIMER_SLOT,
     TIMER_UNIT,
@@ -62,6 +63,7 @@ from timer_store.layout import (
 )
 
 RUNS_MAX: Final = 20  # maximum findings of one segment
+BLOCK_SLOTS: Final = 65_536  # slots of a wheel that are examined at a time
 GROWTH_BYTES: Final = 1 << 30  # maximum growth of the timer log between planning and reading
 WHEEL: Final = "timerwheel"
 
@@ -162,31 +164,10 @@ def check_piece(file_piece: FilePiece) -> Iterator[Finding]:
             yield part.finding(
                 part.start + data.size, missing, "gap", "the file ends before this position"
             )
-        for position, size, text in CHECKS[file_piece.kind](file_piece, data):
-            yield part.finding(part.start + position, size, "gap", text)
-        if file_piece.about is not None:
-            yield from _pointers(file_piece, file_piece.about, data)
+        yield from CHECKS[file_piece.kind](file_piece, data)
     except OSError as error:
         text = f"it cannot be read: {error}"
         yield part.finding(part.start, part.end - part.start, "unreadable", text)
-
-
-def _pointers(file_piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding]:
-    """Yield the wrong pointers of pending units and of slots."""
-    part = file_piece.segment
-    if file_piece.kind == "timerlog":
-        count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
-        rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
-        for low in range(0, rows.size, BLOCK_UNITS):
-            block = rows[low : low + BLOCK_UNITS]
-            pos = part.base + part.start + np.arange(low, low + block.size) * UNIT_BYTES
-            yield from check_units(about, part, block, pos)
-    elif file_piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
-        slots = native_columns(np.frombuffer(data, TIMER_SLOT))
-        if slots["tick"].any():
-            for start, reason in check_chains(about, part.root, slots):
-                size = TIMER_SLOT.itemsize
-                yield part.finding(start * size, size, POINTER, reason)
 
 
 Place = tuple[int, int, str]
@@ -200,7 +181,22 @@ def _runs(bad: Mask, unit_bytes: int, start: int, name: str) -> Iterator[Place]:
         yield start + first * unit_bytes, size, f"{size} bytes are not {name}"
 
 
-def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
+def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Finding]:
+    """Yield the malformed units, and the wrong pointers of pending units."""
+    part, about = file_piece.segment, file_piece.about
+    for position, size, text in _malformed_units(file_piece, data):
+        yield part.finding(part.start + position, size, "gap", text)
+    if about is None:
+        return
+    count = min(data.size, file_piece.limit - part.base - part.start) // UNIT_BYTES
+    rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
+    for low in range(0, rows.size, BLOCK_UNITS):
+        block = rows[low : low + BLOCK_UNITS]
+        pos = part.base + part.start + np.arange(low, low + block.size) * UNIT_BYTES
+        yield from check_units(about, part, block, pos)
+
+
+def _malformed_units(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
     """Yield the malformed units; an incremental audit examines those that are new."""
     part = file_piece.segment
     first = part.base + part.start
@@ -226,32 +222,54 @@ def _timer_log(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
     yield from _runs(~good, UNIT_BYTES, start, "units of timers")
 
 
-def _wheel(file_piece: FilePiece, data: Bytes) -> Iterator[Place]:
-    slots = native_columns(
-        np.frombuffer(data[: data.size // TIMER_SLOT.itemsize * TIMER_SLOT.itemsize], TIMER_SLOT)
-    )
+def _wheel(file_piece: FilePiece, data: Bytes) -> Iterator[Finding]:
+    """Yield the invalid slots, and those whose chain lacks pending units."""
+    part, about = file_piece.segment, file_piece.about
+    numbers, slots = _used_slots(part, data)
+    for position, size, text in _invalid_slots(file_piece, data.size, numbers, slots):
+        yield part.finding(part.start + position, size, "gap", text)
+    if about is not None and data.size == WHEEL_BYTES and slots["tick"].any():
+        for number, reason in check_chains(about, part.root, numbers, slots):
+            yield part.finding(number * SLOT_BYTES, SLOT_BYTES, POINTER, reason)
+
+
+def _used_slots(part: ScanSegment, data: Bytes) -> tuple[Numbers, Rows]:
+    """Return the slots that are not zeros: (n,) their numbers, in order, and (n,) TIMER_SLOT.
+
+    A wheel has 38 MB, most of them without blocks on the disk: these are not read.
+    """
+    count, numbers = data.size // SLOT_BYTES, [np.empty(0, np.int64)]
+    for start, end in part.root.data_parts(Entry(part.path, part.size)):
+        last = min(-(-end // SLOT_BYTES), count)
+        for low in range(start // SLOT_BYTES, last, BLOCK_SLOTS):
+            block = data[low * SLOT_BYTES : min(low + BLOCK_SLOTS, last) * SLOT_BYTES]
+            words = block.view(np.uint64).reshape(-1, SLOT_BYTES // 8)
+            numbers.append(low + np.flatnonzero(np.bitwise_or.reduce(words, axis=1)))
+    used = np.concatenate(numbers)
+    return used, native_columns(np.frombuffer(data[: count * SLOT_BYTES], TIMER_SLOT)[used])
+
+
+def _invalid_slots(
+    file_piece: FilePiece, size: int, numbers: Numbers, slots: Rows
+) -> Iterator[Place]:
     used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
-    if data.size != WHEEL_BYTES:
-        yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
+    if size != WHEEL_BYTES:
+        yield size, max(WHEEL_BYTES - size, 0), f"a wheel has {WHEEL_BYTES} bytes"
     elif not used.any() and any_pending(
         file_piece.segment.root, file_piece.read_ms, file_piece.limit
     ):
-        yield 0, data.size, "no slot was ever used, although the timer log has pending timers"
-    here = np.flatnonzero(used)
-    used_slots = slots[here]
-    good = (used_slots["tick"] > 0) & (used_slots["tick"] % WHEEL_SLOTS == here)
-    good &= (used_slots["first_pos"] >= -1) & (
-        used_slots["last_pos"] < file_piece.end + GROWTH_BYTES
-    )
-    good &= (used_slots["last_pos"] >= -1) & (
-        used_slots["first_pos"] < file_piece.end + GROWTH_BYTES
-    )
-    bad = np.zeros(slots.size, np.bool_)
-    bad[here[~good]] = True
-    yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")
+        yield 0, size, "no slot was ever used, although the timer log has pending timers"
+    end = file_piece.end + GROWTH_BYTES
+    good = (slots["tick"] > 0) & (slots["tick"] % WHEEL_SLOTS == numbers)
+    good &= (slots["first_pos"] >= -1) & (slots["last_pos"] < end)
+    good &= (slots["last_pos"] >= -1) & (slots["first_pos"] < end)
+    if (invalid := used & ~good).any():
+        bad = np.zeros(size // SLOT_BYTES, np.bool_)
+        bad[numbers[invalid]] = True
+        yield from _runs(bad, SLOT_BYTES, 0, "slots of this wheel")
 
 
-CHECKS: Final[Mapping[str, Callable[[FilePiece, Bytes], Iterator[Place]]]] = {
+CHECKS: Final[Mapping[str, Callable[[FilePiece, Bytes], Iterator[Finding]]]] = {
     "timerlog": _timer_log,
     "timerwheel": _wheel,
 }

@@ -232,17 +232,23 @@ def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
 # -- slots and their chains ---------------------------------------------------------------------
 
 
-def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int, str]]:
-    """Yield slots of the wheel whose chain lacks pending units: (slot, why).
+def check_chains(
+    about: Pending, root: Root, numbers: Numbers, slots: Rows
+) -> Iterator[tuple[int, str]]:
+    """Yield slots of the wheel whose chain lacks pending units: (number of the slot, why).
 
     Args:
-        slots: (WHEEL_SLOTS,) TIMER_SLOT, native.
+        numbers: (n,) the numbers of the slots that are not zeros, in order.
+        slots: (n,) TIMER_SLOT, native.
     """
     read_ms, precision_ms = about.progress.read_ms, about.precision_ms
     if read_ms is None or not about.orderly:
         return
-    last = np.full(WHEEL_SLOTS, -1, np.int64)
-    broken = np.zeros(WHEEL_SLOTS, np.bool_)
+    last = np.full(numbers.size, -1, np.int64)
+    broken = np.zeros(numbers.size, np.bool_)
+    index_of = np.zeros(WHEEL_SLOTS, np.int32)  # of a slot in `numbers`, plus 1
+    index_of[numbers] = np.arange(1, numbers.size + 1)
+    absent = np.empty(0, np.int64)  # slots that are zeros, although the log has their units
     files = files_of_row(root, "timerlog")
     first = int(files[0].name) if files else 0
     if not files or int(files[-1].name) + files[-1].size < about.written:
@@ -254,9 +260,15 @@ def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int,
         if not pending.any():
             continue
         pos, rows = pos[pending], native_columns(rows[pending])
-        index = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
-        order = np.argsort(index, kind="stable")
-        pos, prev, index = pos[order], rows["prev_pos"][order], index[order]
+        number = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
+        order = np.argsort(number, kind="stable")
+        pos, prev, number = pos[order], rows["prev_pos"][order], number[order]
+        index = index_of[number] - 1
+        here = index >= 0
+        absent = np.union1d(absent, number[~here])
+        if not here.any():
+            continue
+        pos, prev, index = pos[here], prev[here], index[here]
         opens = np.concatenate([[True], index[1:] != index[:-1]])
         expected = np.concatenate([[-1], pos[:-1]])
         expected[opens] = last[index[opens]]
@@ -268,8 +280,9 @@ def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int,
     due = ticks * precision_ms >= read_ms
     fits = ~due | (tails >= about.written) | (tails == last) | ((last < 0) & (tails < first))
     lost = (last >= 0) & (~due | ~fits)
-    for row_index in np.flatnonzero(broken | lost | (due & ~fits))[:FOUND_MAX].tolist():
-        yield row_index, "its chain does not have the units of the timer log"
+    wrong_slots = np.union1d(numbers[broken | lost | (due & ~fits)], absent)
+    for wrong_slot in wrong_slots[:FOUND_MAX].tolist():
+        yield wrong_slot, "its chain does not have the units of the timer log"
 
 
 def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Rows]]:

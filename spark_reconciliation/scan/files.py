@@ -19,7 +19,7 @@ import numpy as np
 
 from duemq_common.errors import UsageError
 from duemq_common.existence import exists, is_directory
-from message_store.verify.files import map_file
+from message_store.verify.files import data_parts, map_file
 from spark_reconciliation.arrays import Bytes
 
 FSSPEC = (
@@ -165,18 +165,29 @@ class Root:
         out[: data.size] = data
         return int(data.size)
 
+    def data_parts(self, entry: Entry, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of the parts of a file that its disk has stored, from `start` on.
+
+        The rest consists of zeros without blocks on the disk. Of a remote file, all is one part.
+
+        Raises:
+            OSError: It cannot be opened, or its disk does not know its blocks.
+        """
+        if self.is_local:
+            yield from data_parts(self._path_of(entry.path), start)
+        elif start < entry.size:
+            yield start, entry.size
+
     def data_end(self, entry: Entry, start: int) -> int:
         """Return the position after the last byte of a file that its disk has stored, from `start`.
 
-        The rest consists of zeros without blocks on the disk. Of a remote file, the size.
+        Of a remote file, the size.
         """
-        if not self.is_local:
-            return entry.size
-        with self._path_of(entry.path).open("rb") as file, suppress(OSError):  # no data follows
-            while True:
-                data = os.lseek(file.fileno(), start, os.SEEK_DATA)
-                start = os.lseek(file.fileno(), data, os.SEEK_HOLE)
-        return min(start, entry.size)
+        end = start
+        with suppress(OSError):
+            for _, stored in self.data_parts(entry, start):
+                end = stored
+        return min(end, entry.size)
 
     def small_file(self, path: str) -> bytes | None:
         """Return a small file's bytes, None if there is none.

@@ -21,7 +21,7 @@ from message_store.layout import (
 )
 from message_store.verify.index import find_shape
 from spark_reconciliation.arrays import Rows
-from spark_reconciliation.scan.files import Root, queues_of
+from spark_reconciliation.scan.files import Entry, Root, queues_of
 from spark_reconciliation.scan.planning import Finding, LogPlan, ScanSegment, row_of_files
 from spark_reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from spark_reconciliation.scan.unit_faults import Codes, compare_units, fault_texts
@@ -183,12 +183,16 @@ _TIMER_NAMES = (
 
 
 def _read_wheel(segment: ScanSegment) -> Iterator[Values]:
-    for start, slots in _blocks(segment, TIMER_SLOT):
-        used = np.flatnonzero(slots["tick"] > 0)
-        slots = slots[used]
-        yield {"slot": start // TIMER_SLOT.itemsize + used} | {
-            name: slots[name] for name in ("tick", "first_pos", "last_pos", "num")
-        }
+    size, entry = TIMER_SLOT.itemsize, Entry(segment.path, segment.size)
+    for first, stored in segment.root.data_parts(entry, segment.start):
+        end = min(-(-stored // size) * size, segment.end)
+        part = replace(segment, start=first // size * size, end=end)
+        for start, slots in _blocks(part, TIMER_SLOT):
+            used = np.flatnonzero(slots["tick"] > 0)
+            slots = slots[used]
+            yield {"slot": start // size + used} | {
+                name: slots[name] for name in ("tick", "first_pos", "last_pos", "num")
+            }
 
 
 def _read_index(segment: ScanSegment) -> Iterator[Values]:

@@ -10,6 +10,7 @@ import pytest
 
 from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
+from message_store.verify import verify_store
 from spark_reconciliation.audit import file_checks
 from spark_reconciliation.audit.pointers import check_units
 from tests.migration.steps.test_drain import fill
@@ -19,6 +20,7 @@ from tests.support.read_tables import read_rows
 from tests.support.stores import open_store, put_one, small_config
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
+from timer_store.verify import TIMERS
 
 pytestmark = pytest.mark.finding("C3")
 HOUR_MS = 3_600_000
@@ -146,16 +148,28 @@ def test_a_chain_that_omits_a_unit(store: Path) -> None:
     assert kinds(store) == {("timerwheel", "pointer")}
 
 
-@pytest.mark.parametrize("field", ["last_pos", "tick"])
+@pytest.mark.parametrize("field", ["last_pos", "tick", "all"])
 def test_a_slot_with_a_wrong_field(store: Path, field: str) -> None:
     slots = np.memmap(store / "timerwheel", layout.TIMER_SLOT, "r+")
     ticks = read_ms(store) // 1_000
     waits = np.flatnonzero((slots["tick"] >= ticks) & (slots["last_pos"] >= 0))
-    if field == "tick":
+    if field == "all":
+        slots[waits[3]] = np.zeros((), layout.TIMER_SLOT)
+    elif field == "tick":
         slots["tick"][waits[3]] -= layout.WHEEL_SLOTS  # a slot of another lap
     else:
         slots["last_pos"][waits[3]] = slots["last_pos"][waits[5]]
     assert kinds(store) == {("timerwheel", "pointer")}
+
+
+def test_pages_of_the_wheel_without_blocks_are_not_read(store: Path) -> None:
+    """On a file system in memory, a page that is read through a mapping takes memory."""
+    wheel = store / "timerwheel"
+    blocks = wheel.stat().st_blocks
+    assert blocks < layout.WHEEL_BYTES // 512 // 10
+    assert kinds(store) == set()
+    assert verify_store(store, parts=[TIMERS]).ok
+    assert wheel.stat().st_blocks == blocks
 
 
 def test_units_are_checked_in_blocks_of_a_fixed_size(
