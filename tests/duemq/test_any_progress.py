@@ -39,6 +39,7 @@ from tests.support.killed_copy import copy_as_killed
 from tests.support.pop_client import PopClient, advance, rest, send
 from tests.support.replica_rig import until
 from tests.support.running_broker import BrokerClient, running, small
+from tests.support.sparse_files import copy_used
 from tests.support.stores import open_store, records_of, small_config
 from timer_store.checkpoint.snapshot import Check, encode_check
 
@@ -295,7 +296,7 @@ def test_any_values(
 ) -> None:
     home, sent = stores
     root = tmp_path_factory.mktemp("edited") / "broker"
-    shutil.copytree(home / base, root)
+    shutil.copytree(home / base, root, copy_function=copy_used)
     EDITS[name](data.draw, root / "store" / "config", home / "other" / "store" / "config")
     try:
         asyncio.run(check(root, sent))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,9 +12,9 @@ import numpy as np
 
 from message_store.layout import CQ_UNIT
 from tests.support.failing_disk import cut_log
+from tests.support.sparse_files import copy_used
 
 PAGE_BYTES = 512  # of the simulated disk, small like the log
-SPARSE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +85,3 @@ def _lose_units(root: Path, synced: int, chance: random.Random) -> None:
         chosen = np.array([chance.random() < share for _ in range(units.size)])
         units[chosen & (units["phys_offset"] >= synced)] = 0
         units.tofile(path)
-
-
-def copy_used(source: str, target: str) -> None:
-    """Copy a file unless the broker has just removed it; preserve the holes of large files."""
-    with suppress(FileNotFoundError):
-        _copy(source, target)
-
-
-def _copy(source: str, target: str) -> None:
-    if os.path.getsize(source) < SPARSE_BYTES:
-        shutil.copy2(source, target)
-        return
-    with open(source, "rb") as old, open(target, "wb") as new:
-        new.truncate(os.path.getsize(source))
-        pos = 0
-        while (start := _seek(old.fileno(), pos, os.SEEK_DATA)) >= 0:
-            pos = _seek(old.fileno(), start, os.SEEK_HOLE)
-            os.pwrite(new.fileno(), os.pread(old.fileno(), pos - start, start), start)
-
-
-def _seek(fd: int, pos: int, whence: int) -> int:
-    try:
-        return os.lseek(fd, pos, whence)
-    except OSError:
-        return -1

@@ -20,6 +20,7 @@ from tests.support.extended import extended
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import FileRow
 from tests.support.read_tables import read_rows
+from tests.support.sparse_files import copy_used
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import LogWriter
 from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
@@ -39,20 +40,14 @@ def places(path: object) -> set[tuple[str, int, str]]:
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of Apache's with content in every kind of file."""
     root = tmp_path_factory.mktemp("intact") / "store"
-    shutil.copytree(golden_store(CLEAN_5), root)
+    shutil.copytree(golden_store(CLEAN_5), root, copy_function=copy_used)
     return root
 
 
 @pytest.fixture
 def store(intact: Path, tmp_path: Path) -> Path:
-    """Return a copy to be damaged, whose large wheel is a sparse file."""
-    root = tmp_path / "store"
-    shutil.copytree(intact, root, ignore=shutil.ignore_patterns("timerwheel"))
-    data = np.fromfile(intact / "timerwheel", np.uint8)
-    wheel = np.memmap(root / "timerwheel", np.uint8, "w+", shape=data.shape)
-    used = np.flatnonzero(data)
-    wheel[used] = data[used]
-    return root
+    """Return a copy to be damaged."""
+    return Path(shutil.copytree(intact, tmp_path / "store", copy_function=copy_used))
 
 
 @pytest.mark.parametrize("store", STORES, ids=str)

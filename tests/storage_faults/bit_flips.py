@@ -32,7 +32,6 @@ from typing import Any
 import pytest
 
 from message_store.log.page_guard import PAGE_BYTES
-from tests.simulation.power_cut import copy_used
 from tests.storage_faults.campaign import ChildFailed, in_child
 from tests.storage_faults.damage import (
     KINDS,
@@ -45,6 +44,7 @@ from tests.storage_faults.damage import (
 from tests.storage_faults.damaged_store import differences, examine, fates, make_store
 from tests.storage_faults.workload import PROPERTIES
 from tests.support.bad_disk import BadDisk
+from tests.support.sparse_files import copy_used
 
 RUN_S_MAX = 300
 FAILED = " failed"  # in the log line of a request that fails with a disk error

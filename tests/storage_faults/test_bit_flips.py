@@ -16,7 +16,6 @@ from duemq_common.text import java_hash
 from message_store.layout import CQ_UNIT, UNIT_BYTES
 from message_store.log.record import decode_record
 from message_store.verify import verify_store
-from tests.simulation.power_cut import copy_used
 from tests.storage_faults.bit_flips import LARGE_LOG, LOST_MAX, outcome, runs
 from tests.storage_faults.call_sites import TOP
 from tests.storage_faults.damage import KINDS, files_of
@@ -24,6 +23,7 @@ from tests.storage_faults.damage_report import DAMAGES
 from tests.storage_faults.damaged_store import differences, examine, make_store, name_of
 from tests.storage_faults.workload import PROPERTIES, TAGS
 from tests.support.encoded_records import encode_record
+from tests.support.sparse_files import copy_used
 from tests.support.stores import LOOPBACK
 from timer_store.verify import TIMERS
 

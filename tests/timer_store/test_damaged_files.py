@@ -18,8 +18,8 @@ from duemq_common.clock import FakeClock
 from duemq_common.errors import CorruptStore
 from duemq_common.json_dialect import backup_path
 from duemq_common.topics import QUARANTINE_TOPIC
-from tests.simulation.power_cut import copy_used
 from tests.support.extended import one_in
+from tests.support.sparse_files import copy_used
 from tests.support.timer_rig import TimerRig
 from timer_store.dequeue.dequeue_service import RETRY_MS
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES, WHEEL_SLOTS

@@ -14,6 +14,7 @@ from duemq_common.clock import FakeClock
 from message_store.replication.truncation import truncate_store
 from message_store.verify import Report, verify_store
 from tests.support.golden_stores import golden_store
+from tests.support.sparse_files import copy_used
 from tests.support.stores import open_store, put_one, small_config
 from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, UNIT_BYTES, WHEEL_BYTES
@@ -46,19 +47,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "store", copy_function=copy_used))
-
-
-def copy_used(source: str, target: str) -> str:
-    """Copy a sparse file with its holes."""
-    data = np.fromfile(source, np.uint8)
-    if data.size != WHEEL_BYTES:
-        return str(shutil.copy2(source, target))
-    with Path(target).open("wb") as file:
-        file.truncate(data.size)
-        for page in np.flatnonzero(data.reshape(-1, 4_096).any(axis=1)).tolist():
-            file.seek(page * 4_096)
-            file.write(data[page * 4_096 : (page + 1) * 4_096].tobytes())
-    return target
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:

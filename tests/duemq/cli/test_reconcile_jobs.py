@@ -23,6 +23,7 @@ from tests.spark_reconciliation.conftest import on_spark as on_spark
 from tests.spark_reconciliation.conftest import spark as spark
 from tests.support.commands import duemq
 from tests.support.migration_rig import MigrationRig
+from tests.support.sparse_files import copy_used
 
 COUNT, LOST = 20, 5
 TWO_MINUTES_MS = 120_000
@@ -53,7 +54,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     rig.advance(70_000)  # level 4 has come, level 5 waits
     rig.close()
     for name in ("lost", "torn"):
-        shutil.copytree(top / "sound", top / name)
+        shutil.copytree(top / "sound", top / name, copy_function=copy_used)
     cursors = top / "lost" / "config" / "delayOffset.json"
     text = cursors.read_text()
     assert "5:0" in text
