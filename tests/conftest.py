@@ -23,7 +23,7 @@ from delayed_delivery.plugin import ENTRY_POINT_GROUP
 from tests.support.browser import axe as axe
 from tests.support.browser import browser as browser
 from tests.support.browser import chromium as chromium
-from tests.support.extended import mark_unsampled
+from tests.support.extended import EXAMPLES, mark_unsampled
 from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
 from tests.support.memory_files import use_memory
@@ -44,7 +44,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of w
 UNTIMED = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow],
-    "max_examples": int(os.environ.get("EXAMPLES", "40")),
+    "max_examples": EXAMPLES,
 }
 settings.register_profile("duemq", **UNTIMED)
 settings.register_profile("duemq-ci", **UNTIMED, database=None)  # examples by the seed of the day

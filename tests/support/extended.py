@@ -1,7 +1,8 @@
-"""Parameter sets that run in `make test-all` only, always or on most days."""
+"""Parameter sets and random examples that run in `make test-all` only, always or on most days."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
@@ -9,6 +10,12 @@ from typing import Any, Final
 import pytest
 
 SAMPLED_DAYS: Final = 4  # in which all parameter sets of a sampled test run
+EXAMPLES: Final = int(os.environ.get("EXAMPLES", "40"))  # of a property; 100 in `make test-all`
+
+
+def examples(count: int) -> int:
+    """Return how many of `count` random examples run: 40 % in `make test`, others each day."""
+    return count * EXAMPLES // 100
 
 
 def extended(*values: object, id: str | None = None) -> Any:

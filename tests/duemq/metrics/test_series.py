@@ -27,6 +27,7 @@ from duemq.metrics.series import (
     SeriesTable,
     encode,
 )
+from tests.support.extended import examples
 from tests.support.processor_time import costs_s
 
 Parser = Callable[[str], Iterable[Any]]
@@ -57,7 +58,7 @@ def samples(parse: Parser, text: bytes) -> dict[tuple[str, str, frozenset[tuple[
 @pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMATS, ids=["text", "openmetrics"])
 @pytest.mark.parametrize("kind", [GAUGE, COUNTER, HISTOGRAM])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     rows=st.lists(
         st.tuples(st.text("aB%{},= \\\"\n'é𝄞"), st.text('gG%\\"\n')), max_size=5, unique=True

@@ -19,6 +19,7 @@ from duemq.namesrv.route_table import (
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.data_version import DataVersion
 from duemq_common.errors import RequestError
+from tests.support.extended import examples
 
 TOPICS = [TopicConfig(name="T", read_queues=4, write_queues=4), TopicConfig(name="U")]
 
@@ -410,5 +411,5 @@ class Model(RuleBasedStateMachine):
             )
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Model.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestModel = Model.TestCase

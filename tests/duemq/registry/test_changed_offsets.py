@@ -14,6 +14,7 @@ from duemq.registry.consumer_offsets import COMMITS_PER_VERSION
 from duemq_common import json_dialect
 from duemq_common.topics import INTERNAL_GROUP_PREFIX
 from tests.duemq.registry.test_consumer_offsets import manager
+from tests.support.extended import examples
 from tests.support.processor_time import thread_s
 
 INTERNAL = f"{INTERNAL_GROUP_PREFIX}G"
@@ -40,7 +41,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=STEPS)
 def test_a_file_of_changed_rows_is_that_of_the_whole_table(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step]

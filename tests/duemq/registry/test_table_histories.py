@@ -16,6 +16,7 @@ from duemq.registry.journal_log import TableKind
 from duemq.registry.table_journal import decode
 from duemq.registry.topic_config import TopicConfig
 from duemq_common.data_version import DataVersion
+from tests.support.extended import examples
 from tests.support.table_journals import FakeLog, Master, topic
 
 NAMES = st.sampled_from([f"T{number}" for number in range(6)])
@@ -148,4 +149,4 @@ class Histories(RuleBasedStateMachine):
 
 
 class TestHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

@@ -19,6 +19,7 @@ from duemq.send import layout
 from duemq_common.errors import FrameError
 from duemq_common.request import Request
 from message_store.log.properties import encode_properties
+from tests.support.extended import examples
 from tests.support.send_path import FastWay, SendPath, decode, frame_of, plain_way, row_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "frames"
@@ -142,13 +143,13 @@ def front() -> SendPath:
     return SendPath()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(headers(), st.binary(min_size=1, max_size=20))
 def test_kernel_and_python_add_equal_rows_for_random_sends(header: bytes, body: bytes) -> None:
     check_same(front(), frame_of(header, body))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(headers(), st.data())
 def test_kernel_and_python_add_equal_rows_for_mutated_sends(
     header: bytes, data: st.DataObject
@@ -161,7 +162,7 @@ def test_kernel_and_python_add_equal_rows_for_mutated_sends(
     check_same(front(), bytes(frame))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(headers(), st.data(), st.binary(min_size=1, max_size=40))
 def test_bytes_after_the_frame_are_not_read(
     header: bytes, data: st.DataObject, tail: bytes
@@ -178,7 +179,7 @@ def test_bytes_after_the_frame_are_not_read(
         assert outcomes[0] in [(layout.STOP_INCOMPLETE, 0, 0), (layout.STOP_MALFORMED, 0, 0)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(headers().map(frame_of), min_size=1, max_size=8))
 def test_the_kernel_accepts_each_frame_of_a_stream_or_stops_at_it(frames: list[bytes]) -> None:
     fast = FastWay(front().table)

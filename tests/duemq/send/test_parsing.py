@@ -23,6 +23,7 @@ from message_store import layout as store_layout
 from message_store.log.batch import PutBatch, property_columns
 from message_store.log.offset_id import encode_offset_id
 from message_store.queues.topic_table import TopicTable
+from tests.support.extended import examples
 
 json_strings = st.text(max_size=60).map(lambda t: json.dumps(t, ensure_ascii=False)[1:-1])
 escaped = st.text(max_size=60).map(lambda t: json.dumps(t)[1:-1])
@@ -46,14 +47,14 @@ def naive_unescape(data: bytes) -> bytes | None:
         return None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(json_strings | escaped | rubbish)
 def test_unescape(string: str) -> None:
     data = string.encode()
     check_unescape(data)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=12))
 def test_unescape_bytes(data: bytes) -> None:
     check_unescape(data)
@@ -115,7 +116,7 @@ names = st.sampled_from(["a", "i", "n", "o", "topic", "flag", "bname", "ReqT", "
 top_names = st.sampled_from(["code", "flag", "opaque", "version", "language"])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.dictionaries(top_names, scalars), st.none() | st.dictionaries(names, scalars))
 def test_scan_header(top: dict[str, Any], fields: dict[str, Any] | None) -> None:
     whole = top if fields is None else top | {"extFields": fields}
@@ -172,7 +173,7 @@ property_values = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.tuples(property_names, property_values), max_size=6), st.booleans())
 def test_scan_properties(pairs: list[tuple[str, str]], ends: bool) -> None:
     joined = "".join(f"{name}\x01{value}\x02" for name, value in pairs)

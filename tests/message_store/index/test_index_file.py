@@ -22,6 +22,7 @@ from message_store.log.commit_log import LogFile
 from message_store.log.record import decode_record
 from message_store.verify import verify_store
 from tests.support.encoded_records import encode_record
+from tests.support.extended import examples
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -311,7 +312,7 @@ def test_the_start_removes_keys_of_records_that_the_log_lost(tmp_path: Path) -> 
     assert [found for found in verify_store(tmp_path).findings if "index" in found.file] == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, INDEX_FILE_BYTES - 1), st.binary(min_size=1, max_size=60)),

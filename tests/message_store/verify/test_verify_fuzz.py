@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.verify import verify_store
+from tests.support.extended import examples
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 
 changes = st.lists(
@@ -46,7 +47,7 @@ def change(path: Path, how: str, at: int, other: int, junk: bytes) -> None:
     path.write_bytes(data)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(golden=st.sampled_from(STORES), steps=changes)
 def test_mutated_golden_stores_give_a_report(
     tmp_path_factory: pytest.TempPathFactory, golden: GoldenStore, steps: list[Any]

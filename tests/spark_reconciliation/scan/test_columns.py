@@ -23,6 +23,7 @@ from spark_reconciliation.scan.record_scan import RecordScan
 from spark_reconciliation.scan.roles import PENDING_ROLES, RARE, Role
 from spark_reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
 from tests.support.encoded_records import encode_record
+from tests.support.extended import examples
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.written_logs import HOST, START_MS, LogWriter, record_at
 from timer_store.enqueue.due_time import due_ms_of, number_of
@@ -263,7 +264,7 @@ TOPICS = ("T", SCHEDULE_TOPIC, TIMER_TOPIC, DECISION_TOPIC, QUARANTINE_TOPIC)
 records = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, -1, -10_000)), texts)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(made=st.lists(records, min_size=1, max_size=9))
 def test_rare_records_are_found_by_their_property_names(
     tmp_path_factory: Any, made: list[tuple[str, int, list[tuple[str, str]]]]

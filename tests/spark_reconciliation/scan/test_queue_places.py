@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from message_store.layout import SCANNED
 from spark_reconciliation.kernels.places import add_records, add_units
 from spark_reconciliation.scan.roles import Role
+from tests.support.extended import examples
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.plain_store import SCHEDULE, PlainStore, copy_sparse
 from tests.support.read_tables import read_rows
@@ -33,7 +34,7 @@ numbers = st.integers(0, 3)
 records = st.tuples(numbers, numbers, st.integers(0, 1 << 40), st.sampled_from([0, 4, 8, 12, 0x80]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(rows=st.lists(records, max_size=40), slots=st.sampled_from([2, 8, 64]))
 def test_the_kernels_equal_the_naive_sums(
     rows: list[tuple[int, int, int, int]], slots: int

@@ -20,6 +20,7 @@ from spark_reconciliation.scan.planning import (
     plan_log,
 )
 from spark_reconciliation.scan.record_scan import RecordScan
+from tests.support.extended import examples
 from tests.support.written_logs import FILE_BYTES, LogWriter, record_at
 
 BODY_BYTES_MAX = 400
@@ -53,7 +54,7 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(messages=messages, bytes_max=st.integers(91, 6_000))
 def test_segments_give_each_record_once(messages: list[tuple[int, int]], bytes_max: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

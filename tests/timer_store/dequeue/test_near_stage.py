@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.extended import examples
 from timer_store import layout
 from timer_store.dequeue import near_stage as stage_module
 from timer_store.dequeue.near_stage import NearStage, sorted_run
@@ -142,7 +143,9 @@ def first_of_each(timers: list[tuple[int, int, int]], here: list[bool]) -> list[
 
 
 TestStageMachine = StageMachine.TestCase
-TestStageMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestStageMachine.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 
 
 @given(

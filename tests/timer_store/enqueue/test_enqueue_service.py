@@ -15,6 +15,7 @@ from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
 from message_store.store import MessageStore
+from tests.support.extended import examples
 from tests.support.stores import add_message, open_store
 from tests.timer_store.kernels import naive
 from timer_store import layout
@@ -80,7 +81,7 @@ def rows_of(timed: npt.NDArray[np.void]) -> list[tuple[int, ...]]:
     return [tuple(int(row[name]) for name in names) for row in timed]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(100))
 @given(st.lists(st.tuples(texts, columns), min_size=1, max_size=8), st.sampled_from([100, 1_000]))
 def test_both_sources_agree_with_the_naive_implementation(
     tmp_path_factory: pytest.TempPathFactory,

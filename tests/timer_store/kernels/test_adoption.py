@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from message_store import layout as store_layout
 from message_store.log.record import Record, decode_record
+from tests.support.extended import examples
 from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.enqueue.due_time import number_of
@@ -78,7 +79,7 @@ def naive_identify(record: Record, wanted: int) -> tuple[int, ...] | None:
     return (record.phys_offset, signed(h), out_ms, name, rolls, int(bool(marker)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20),
     st.sampled_from([ALL, DELIVERED, SPECIAL]),

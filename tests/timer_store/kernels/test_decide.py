@@ -17,6 +17,7 @@ from duemq_common.text import java_hash
 from duemq_common.topics import TIMER_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.properties import decode_properties
+from tests.support.extended import examples
 from tests.support.stores import add_message, open_store
 from timer_store import layout
 from timer_store.pending.decision_records import DecidingRecords
@@ -110,7 +111,7 @@ def new_records(store: Any, first: int) -> list[Any]:
     return [store.read_record(int(unit["phys_offset"])) for unit in new_units(store, first)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(targets=TARGETS, body=st.sampled_from(BODIES), later_ms=st.integers(1, 10**15))
 def test_markers_and_copies(
     targets: list[dict[str, int | bytes | str]], body: bytes, later_ms: int

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.extended import examples
 from tests.support.golden_stores import golden_store
 from tests.support.naive_timer_log import LAP, Model, Timer, columns, staged
+from tests.support.sparse_files import copy_used
 from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
@@ -43,7 +45,7 @@ def slot_bytes(units: TimerUnits, time_ms: int) -> np.ndarray:
 # -- repair -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.data())
 def test_after_a_crash_slots_return_to_the_snapshot(
     made: list[list[Timer]], data: st.DataObject
@@ -115,7 +117,7 @@ def test_discount_and_make_tombstones_together_settle(tmp_path: Path) -> None:
 # -- check and relink ---------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.data())
 def test_relink_rebuilds_the_wheel_from_the_log(
     made: list[list[Timer]], data: st.DataObject
@@ -266,7 +268,7 @@ def apache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimerUnit
     """Open a copy of Apache's timer log and wheel."""
     source = golden_store(request.param)
     shutil.copytree(source / "timerlog", tmp_path / "timerlog")
-    shutil.copyfile(source / "timerwheel", tmp_path / "timerwheel")
+    copy_used(str(source / "timerwheel"), str(tmp_path / "timerwheel"))
     units = open_units(tmp_path)
     units.log.truncate(32 * 52)
     yield units

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq_common.errors import CorruptStore
+from tests.support.extended import examples
 from tests.support.naive_timer_log import (
     LAP,
     Model,
@@ -93,7 +94,7 @@ def not_marker(item: tuple[int, Unit]) -> bool:
 # -- add ----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.sampled_from([100, 200, 500, 1_000]))
 def test_log_and_wheel_equal_the_model(made: list[list[Timer]], precision_ms: int) -> None:
     with temporary_units(precision_ms=precision_ms) as units:
@@ -213,7 +214,7 @@ def test_a_disk_full_between_two_files_takes_the_first_part(
 # -- read ---------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.sets(st.integers(0, 40).map(lambda n: n * 100)))
 def test_settled_timers_and_second_units_are_omitted(
     made: list[list[Timer]], skip: set[int]
@@ -222,7 +223,7 @@ def test_settled_timers_and_second_units_are_omitted(
         assert_same_slots(units, fill(units, made), skip=skip)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.integers(1, 20), st.data())
 def test_a_slot_read_in_parts_is_in_due_order(
     made: list[list[Timer]], count_max: int, data: st.DataObject
@@ -284,7 +285,7 @@ def test_a_full_file_ends_with_a_row_without_a_unit(tmp_path: Path) -> None:
 # -- single timers ------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches, st.data())
 def test_units_are_found_and_settled(made: list[list[Timer]], data: st.DataObject) -> None:
     with temporary_units() as units:
