@@ -37,10 +37,17 @@ PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of 
 BIG_ENDIAN = re.compile(r"^[>!][a-zA-Z0-9?]")
 
 
+@cache
 def product_files() -> list[Path]:
     return sorted(p for name in PACKAGES for p in (TOP / name).rglob("*.py"))
 
 
+@cache
+def product_names() -> frozenset[str]:
+    return frozenset(map(name_of, product_files()))
+
+
+@cache
 def all_files() -> list[Path]:
     extra = [p for name in ("tests", "benchmarks") for p in (TOP / name).rglob("*.py")]
     return product_files() + sorted(extra)
@@ -195,7 +202,7 @@ def facts() -> dict[str, dict[str, list[Any]]]:
 
 def of_product(kind: str) -> dict[str, list[Any]]:
     """Return the facts of a kind in files of the product."""
-    names = {name_of(path) for path in product_files()}
+    names = product_names()
     return {name: places for name, places in facts()[kind].items() if name in names}
 
 

@@ -17,6 +17,7 @@ from tests.test_house_rules import (
     name_of,
     of_product,
     product_files,
+    product_names,
 )
 from tests.test_import_arrows import ARROWS
 
@@ -143,8 +144,7 @@ def banned_words() -> dict[str, Counter[str]]:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_banned_words(word: str) -> None:
-    product = {name_of(path) for path in product_files()}
-    counts = banned_words()[word]
+    product, counts = product_names(), banned_words()[word]
     in_product = {name: count for name, count in counts.items() if name in product}
     others = {
         name: count

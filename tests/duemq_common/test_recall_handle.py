@@ -59,13 +59,13 @@ def test_malformed_handles(rule: str, text: str, reason: str) -> None:
         decode_handle(text)
 
 
-@pytest.mark.parametrize("cut", range(len(RECORDED[0])))
-def test_a_truncated_handle_is_refused_or_has_a_shorter_key(cut: int) -> None:
-    try:
-        handle = decode_handle(RECORDED[0][:cut])
-    except HandleError:
-        return
-    assert RECORDED[1].unique_id.startswith(handle.unique_id)
+def test_a_truncated_handle_is_refused_or_has_a_shorter_key() -> None:
+    for cut in range(len(RECORDED[0])):
+        try:
+            handle = decode_handle(RECORDED[0][:cut])
+        except HandleError:
+            continue
+        assert RECORDED[1].unique_id.startswith(handle.unique_id), cut
 
 
 @given(st.text(max_size=60))

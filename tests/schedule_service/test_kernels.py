@@ -26,7 +26,6 @@ from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.cursor import NEVER_MS
 from schedule_service.deliverer import add_delivery, target_of
-from tests.support.extended import one_in
 from tests.support.stores import add_message, open_store
 
 SCHEDULE, HALF, PLAIN = 0, 1, 2
@@ -292,10 +291,7 @@ def test_a_unit_with_another_due_time_than_its_record_is_left_to_python(
     assert kernels.read_due(*args) == count
 
 
-@pytest.mark.parametrize("position", one_in(4, range(160)))
-def test_a_flipped_byte_is_never_delivered_as_another_message(
-    store: MessageStore, position: int
-) -> None:
+def test_a_flipped_byte_is_never_delivered_as_another_message(store: MessageStore) -> None:
     """Whatever byte of a record is damaged: the kernel never reads past it, nor a wrong body."""
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(1, 1)
@@ -304,20 +300,22 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(
     store.put(batch)
     row = batch.rows[0]
     start, size = int(row["phys_offset"]), int(row["record_size"])
-    data = store.log.view(start, size).copy()
-    data[position % size] ^= 0x41
-    unit = np.zeros(1, layout.UNIT)
-    unit["phys_offset"], unit["size"], unit["index"] = start, size, row["queue_offset"]
     source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1, 0, -1)
-    rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
-    padded = np.concatenate([data, np.zeros(400, np.uint8)])
-    count = kernels.read_due(
-        padded, (start, size), unit, store.topics.arrays, source, scratch, rows
-    )
-    if count:
-        out = rows[0]
-        assert data[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
-        assert out["prop_pos"] + out["prop_len"] <= size
+    for position in range(size):
+        data = store.log.view(start, size).copy()
+        data[position] ^= 0x41
+        unit = np.zeros(1, layout.UNIT)
+        unit["phys_offset"], unit["size"], unit["index"] = start, size, row["queue_offset"]
+        rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
+        padded = np.concatenate([data, np.zeros(400, np.uint8)])
+        count = kernels.read_due(
+            padded, (start, size), unit, store.topics.arrays, source, scratch, rows
+        )
+        if count:
+            out = rows[0]
+            body = data[out["body_pos"] :][: out["body_len"]].tobytes()
+            assert (position, body) == (position, b"hello")
+            assert out["prop_pos"] + out["prop_len"] <= size, position
 
 
 def test_a_unit_outside_of_the_bytes_is_unchanged(store: MessageStore) -> None:

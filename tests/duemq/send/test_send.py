@@ -388,22 +388,25 @@ def test_the_expanded_size_of_a_batch_is_bounded(entries: int, allowed: bool) ->
 GOOD = batch_body((b"one", b"K\x01k\x02"), (b"two", b""))
 
 
-@pytest.mark.parametrize("cut", [n for n in range(1, len(GOOD)) if n != 29])
-def test_a_truncated_batch_is_refused(cut: int) -> None:
-    error = refused(SendPath(), replace(batch_request(), body=GOOD[:cut]))
-    assert error.code == 13
-    assert "at byte" in error.remark
+def test_a_truncated_batch_is_refused() -> None:
+    front, end_of_the_first = SendPath(), 29
+    for cut in range(1, len(GOOD)):
+        if cut != end_of_the_first:
+            error = refused(front, replace(batch_request(), body=GOOD[:cut]))
+            assert (cut, error.code) == (cut, 13)
+            assert "at byte" in error.remark
 
 
-@pytest.mark.parametrize("index", range(len(GOOD)))
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0xFF])
-def test_a_damaged_batch_is_refused_or_decoded(index: int, byte: int) -> None:
-    request = replace(batch_request(), body=GOOD[:index] + bytes([byte]) + GOOD[index + 1 :])
-    batch = PutBatch(8)
-    code = 0
-    try:
-        SendPath().sender.fill(request, BORN, batch)
-    except RequestError as error:
-        code = error.code
-    assert code in (0, 13)
-    assert sum(len(batch.body(n)) for n in range(batch.count)) < len(GOOD)
+def test_a_damaged_batch_is_refused_or_decoded(byte: int) -> None:
+    front = SendPath()
+    for index in range(len(GOOD)):
+        request = replace(batch_request(), body=GOOD[:index] + bytes([byte]) + GOOD[index + 1 :])
+        batch = PutBatch(8)
+        code = 0
+        try:
+            front.sender.fill(request, BORN, batch)
+        except RequestError as error:
+            code = error.code
+        assert code in (0, 13), index
+        assert sum(len(batch.body(n)) for n in range(batch.count)) < len(GOOD), index

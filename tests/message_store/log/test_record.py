@@ -125,10 +125,10 @@ def test_bytes_after_the_record_are_unchanged() -> None:
     assert decode_record(memoryview(PLAIN_RECORD + b"next"), 0).body == b"hello"
 
 
-@pytest.mark.parametrize("cut", range(len(PLAIN_RECORD)))
-def test_a_record_cut_anywhere_is_refused(cut: int) -> None:
-    with pytest.raises(RecordUnreadable):
-        decode_record(memoryview(PLAIN_RECORD[:cut]), 0)
+def test_a_record_cut_anywhere_is_refused() -> None:
+    for cut in range(len(PLAIN_RECORD)):
+        with pytest.raises(RecordUnreadable):
+            decode_record(memoryview(PLAIN_RECORD[:cut]), 0)
 
 
 @pytest.mark.parametrize(

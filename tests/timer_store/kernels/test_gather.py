@@ -31,7 +31,6 @@ from tests.support.due_timers import (
     staged,
     timer_topics,
 )
-from tests.support.extended import one_in
 from tests.support.stores import add_message, put_one
 from timer_store import layout
 from timer_store.dequeue.deliverer import Gatherer, Load
@@ -236,28 +235,25 @@ def test_a_record_of_another_queue_is_not_delivered(store: MessageStore, topic: 
     assert f"{topic} queue 1" in load.quarantine_items[0].detail
 
 
-@pytest.mark.parametrize("position", one_in(4, range(210)))
-def test_a_flipped_byte_is_never_delivered_as_another_message(
-    store: MessageStore, position: int
-) -> None:
+def test_a_flipped_byte_is_never_delivered_as_another_message(store: MessageStore) -> None:
     """For every damaged byte the kernel stays inside the record and rejects a wrong body."""
     row = append_timers(store, b"hello", due_ms=1_000_000, TAGS="A")
     start, size = int(row["phys_offset"][0]), int(row["record_size"][0])
-    data = store.log.view(start, size).copy()
-    data[position % size] ^= 0x41
-    rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
-    is_malformed = np.zeros(1, np.uint8)
     context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS, PRECISION_MS)
-    scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-    end = np.zeros(1, np.int64)
-    output = kernels.Output(rows, staging, end, is_malformed)
-    order = np.zeros(1, np.int32)
-    arrays = store.topics.arrays
-    kernels.gather(data, (start, size), row, order, arrays, context, scratch, output)
-    if not is_malformed[0]:
-        out = rows[0]
-        assert staging[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
-        assert out["prop_pos"] + out["prop_len"] == end[0] <= size
+    arrays, order = store.topics.arrays, np.zeros(1, np.int32)
+    for position in range(size):
+        data = store.log.view(start, size).copy()
+        data[position] ^= 0x41
+        rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
+        is_malformed, end = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+        scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+        output = kernels.Output(rows, staging, end, is_malformed)
+        kernels.gather(data, (start, size), row, order, arrays, context, scratch, output)
+        if not is_malformed[0]:
+            out = rows[0]
+            body = staging[out["body_pos"] :][: out["body_len"]].tobytes()
+            assert (position, body) == (position, b"hello")
+            assert out["prop_pos"] + out["prop_len"] == end[0] <= size, position
 
 
 @given(
