@@ -137,6 +137,7 @@ def test_a_last_record_without_its_end(
     check_whole(root, 5, unsure=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", one_in(4, range(LAST_BYTES)))
 def test_a_changed_byte_in_the_last_record_affects_no_other(
     tmp_path: Path, killed: Callable[..., Any], at: int
@@ -156,6 +157,7 @@ def test_a_changed_byte_in_the_last_record_affects_no_other(
         assert row["queue_offset"] == 6
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("where", ["last unit", "first unit", "behind the last"])
 @pytest.mark.parametrize("at", one_in(4, range(UNIT_BYTES)))
 @pytest.mark.parametrize("value", [0x00, 0xFF])
@@ -194,6 +196,7 @@ def test_all_files_but_the_log_can_be_removed(tmp_path: Path, lost: str, clean: 
     check_whole(tmp_path, 6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", one_in(4, [*range(100), *range(128, 228)]))
 def test_a_changed_byte_in_the_mark_loses_nothing(
     tmp_path: Path, killed: Callable[..., Any], at: int

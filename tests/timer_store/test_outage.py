@@ -158,6 +158,7 @@ def test_a_damaged_chain_is_rebuilt_while_running(rig: TimerRig) -> None:
     assert rig.timers.counts.total == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("killed", [False, True], ids=["running", "killed"])
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
 def test_a_cancel_during_a_roll(
@@ -242,6 +243,7 @@ def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(
     rig.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("ends", "how", "which"),
     one_in(2, product([False, True], ["cancel", "fire", "move"], [0, 1, 2])),

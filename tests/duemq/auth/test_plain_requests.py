@@ -193,47 +193,45 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-@pytest.mark.parametrize(
-    ("code", "fields", "response"),
-    [
-        (50, {"secretKey": "long-enough"}, (209, "accessKey=null and")),
-        (50, {"accessKey": "short", "secretKey": "long-enough"}, (209, "accessKey=short and")),
-        (50, {"accessKey": "erin1234", "secretKey": "short"}, (209, "secretKey=short cannot be")),
-        (50, {"accessKey": "erin1234"}, (209, "secretKey=null cannot be null")),
-        (50, NEW | {"topicPerms": "orders"}, (209, "format error for orders")),
-        (50, NEW | {"topicPerms": "orders=PUP"}, (209, "permission error for orders=PUP")),
-        (50, NEW | {"groupPerms": ""}, (209, "format error for .")),
-        (50, NEW | {"defaultTopicPerm": "ALL"}, (209, "'ALL' is not PUB")),
-        (50, NEW | {"whiteRemoteAddress": "10.0.0"}, (209, "not an IP address")),
-        (51, {}, (210, "The accesskey[null] corresponding")),
-        (53, {}, (211, "The globalWhiteAddresses[null] has been")),
-        (53, {"globalWhiteAddrs": "10.0.0"}, (211, "not an IP address")),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/x.yml"}, (211, "updated failed")),
-        (
-            53,
-            {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/../evil.yml"},
-            (211, "updated failed"),
-        ),
-        (
-            53,
-            {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/tools.yml"},
-            (211, "updated failed"),
-        ),
-    ],
-)
-def test_an_invalid_change_changes_nothing(
-    tmp_path: Path, code: int, fields: dict[str, str], response: tuple[int, str]
-) -> None:
+INVALID: list[tuple[int, dict[str, str], tuple[int, str]]] = [
+    (50, {"secretKey": "long-enough"}, (209, "accessKey=null and")),
+    (50, {"accessKey": "short", "secretKey": "long-enough"}, (209, "accessKey=short and")),
+    (50, {"accessKey": "erin1234", "secretKey": "short"}, (209, "secretKey=short cannot be")),
+    (50, {"accessKey": "erin1234"}, (209, "secretKey=null cannot be null")),
+    (50, NEW | {"topicPerms": "orders"}, (209, "format error for orders")),
+    (50, NEW | {"topicPerms": "orders=PUP"}, (209, "permission error for orders=PUP")),
+    (50, NEW | {"groupPerms": ""}, (209, "format error for .")),
+    (50, NEW | {"defaultTopicPerm": "ALL"}, (209, "'ALL' is not PUB")),
+    (50, NEW | {"whiteRemoteAddress": "10.0.0"}, (209, "not an IP address")),
+    (51, {}, (210, "The accesskey[null] corresponding")),
+    (53, {}, (211, "The globalWhiteAddresses[null] has been")),
+    (53, {"globalWhiteAddrs": "10.0.0"}, (211, "not an IP address")),
+    (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/x.yml"}, (211, "updated failed")),
+    (
+        53,
+        {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/../evil.yml"},
+        (211, "updated failed"),
+    ),
+    (
+        53,
+        {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/tools.yml"},
+        (211, "updated failed"),
+    ),
+]
+
+
+def test_an_invalid_change_changes_nothing(tmp_path: Path) -> None:
     async def work(broker: Broker, admin: BrokerClient, path: Path) -> None:
         for name in ("tools.yml", "../evil.yml"):
             write(path.parent / name, "accounts: []\n")
-        before = text_in(path)
-        text = {name: value.replace("{conf}", str(path.parent)) for name, value in fields.items()}
-        found = await admin.call(code, text)
-        assert found.code == response[0]
-        assert response[1] in (found.remark or "")
-        assert text_in(path) == before
-        assert text_in(path.parent / "../evil.yml") == "accounts: []\n"
+        before, folder = text_in(path), str(path.parent)
+        for code, fields, (expected, remark) in INVALID:
+            text = {name: value.replace("{conf}", folder) for name, value in fields.items()}
+            response = await admin.call(code, text)
+            assert response.code == expected, (code, fields, response)
+            assert remark in (response.remark or "")
+            assert text_in(path) == before
+            assert text_in(path.parent / "../evil.yml") == "accounts: []\n"
         assert await code_of_send(broker, BOB) == 1
 
     run(tmp_path, work)

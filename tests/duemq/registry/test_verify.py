@@ -34,6 +34,17 @@ def write(root: Path, table: dict[str, dict[int, int]], *, edited: bool) -> None
         path.write_text(dumps(loads(path.read_text()) | {"offsetTable": table}))
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store whose offsets a test writes."""
+    root = tmp_path_factory.mktemp("filled")
+    with open_store(root) as store:
+        for topic, count in (("T", 3), (HALF, 2), (REVIVE, 1)):
+            for _ in range(count):
+                put_one(store, topic)
+    return root
+
+
 @pytest.mark.finding("3D4")
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize(
@@ -53,14 +64,12 @@ def write(root: Path, table: dict[str, dict[int, int]], *, edited: bool) -> None
     ],
 )
 def test_impossible_offsets_are_reported(
-    tmp_path: Path, key: str, queues: dict[int, int], severities: list[str], edited: bool
+    filled: Path, key: str, queues: dict[int, int], severities: list[str], edited: bool
 ) -> None:
-    with open_store(tmp_path) as store:
-        for topic, count in (("T", 3), (HALF, 2), (REVIVE, 1)):
-            for _ in range(count):
-                put_one(store, topic)
-    write(tmp_path, {key: queues}, edited=edited)
-    found = [f for f in verify_store(tmp_path, parts=[OFFSETS]).findings if f.kind == KIND]
+    for path in (filled / "config").glob(f"{FILE_NAME}*"):
+        path.unlink()
+    write(filled, {key: queues}, edited=edited)
+    found = [f for f in verify_store(filled, parts=[OFFSETS]).findings if f.kind == KIND]
     changed = edited and "CID_RMQ_SYS" in key
     assert [f.severity for f in found] == ["error"] * changed + severities
 
