@@ -137,18 +137,14 @@ class KilledBroker:
         self.child.kill()
 
 
-def read_delivered(broker: KilledBroker, sent: SentMessages) -> list[Any] | None:
-    """Return all messages of the topic; None if the broker does not respond in time."""
+def read_delivered(
+    broker: KilledBroker, sent: SentMessages, offsets: dict[int, int] | None = None
+) -> list[Any] | None:
+    """Return the messages of the topic, see `read_all`; None if no response comes in time."""
     try:
-        return asyncio.run(read_all(sent, broker.address))
+        return asyncio.run(read_all(sent, broker.address, offsets))
     except TimeoutError:
         return None
-
-
-def all_delivered(broker: KilledBroker, sent: SentMessages) -> bool:
-    """Return whether all acknowledged messages have been delivered."""
-    found = read_delivered(broker, sent)
-    return found is not None and sent.acknowledged <= {number_of(record) for record in found}
 
 
 def wait_for_deliveries(broker: KilledBroker, sent: SentMessages) -> list[Any]:
@@ -157,10 +153,16 @@ def wait_for_deliveries(broker: KilledBroker, sent: SentMessages) -> list[Any]:
     The broker is killed and restarted once more before the messages are read, to detect repeated
     deliveries.
     """
+    offsets, numbers = dict[int, int](), set[int]()
+
+    def all_delivered() -> bool:
+        numbers.update(map(number_of, read_delivered(broker, sent, offsets) or ()))
+        return sent.acknowledged <= numbers
+
     broker.start()
     try:
         until(
-            lambda: all_delivered(broker, sent),
+            all_delivered,
             seconds=DELIVER_S,
             what="all acknowledged messages are delivered",
             poll_s=0.5,

@@ -115,19 +115,28 @@ async def send_until(
         await asyncio.gather(*(one_lane() for _ in range(in_flight)))
 
 
-async def read_all(sent: SentMessages, address: str) -> list[Record]:
+async def read_all(
+    sent: SentMessages, address: str, offsets: dict[int, int] | None = None
+) -> list[Record]:
     """Return all messages of the topic.
 
     A pull that begins in a run of blank units, where a power cut destroyed records, returns no
     message and the offset after them.
+
+    Args:
+        offsets: Offset of each queue from which it is read; set to its end.
     """
     records: list[Record] = []
+    ends = dict[int, int](offsets or {})
     async with PullConsumer(
         broker=address, group="crash_reader", timeout_s=READ_TIMEOUT_S
     ) as consumer:
         for queue_id in range(sent.queues):
-            queue, offset = MessageQueue(sent.topic, "", queue_id), 0
+            queue, offset = MessageQueue(sent.topic, "", queue_id), ends.get(queue_id, 0)
             while (pulled := await consumer.pull(queue, offset)).next_offset > offset:
                 records += [message.record for message in pulled.messages]
                 offset = pulled.next_offset
+            ends[queue_id] = offset
+    if offsets is not None:
+        offsets.update(ends)
     return records
