@@ -36,7 +36,7 @@ SCHEDULES = InstalledPlugin(
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[LocalSession]:
-    made = LocalSession()
+    made = LocalSession(cores=1)
     with use_engine_of(made):
         yield made
     made.stop()

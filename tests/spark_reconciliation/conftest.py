@@ -60,7 +60,7 @@ def session_of_each(*engines: Any) -> Any:
         if request.param == "spark":
             yield request.getfixturevalue("spark")
             return
-        session = LocalSession()
+        session = LocalSession(cores=1)
         with use_engine_of(session):
             yield session
         session.stop()

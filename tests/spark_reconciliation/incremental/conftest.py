@@ -21,7 +21,7 @@ from tests.support.migration_rig import kill_opened
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[LocalSession]:
-    made = LocalSession()
+    made = LocalSession(cores=1)
     with use_engine_of(made):
         yield made
     made.stop()
