@@ -15,7 +15,7 @@ SOURCES = sorted(
     path
     for folder in ("migration", "timer_store")
     for path in (TOP / folder).rglob("*.py")
-    if folder == "migration" or path.name == "enqueue_service.py"
+    if folder == "migration" or path.name in ("enqueue_service.py", "transfers.py")
 )
 WORDS_MIN = 3
 

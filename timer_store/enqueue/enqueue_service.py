@@ -328,14 +328,18 @@ class EnqueueService:
             linked = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
             self.blocked_by = f"the timer log cannot be written: {error}"
-            if self._reported != self.blocked_by:  # the next turn tries again
-                log.error("timers are not enqueued: %s", self.blocked_by)
-            self._reported = self.blocked_by
+            self.report_block()
             return 0
         self._reported = ""
         if linked < fit.size:
             self.blocked_by = "a slot still has undelivered timers of an earlier lap"
         return linked
+
+    def report_block(self) -> None:
+        """Log `blocked_by` if it is new; the next turn tries again."""
+        if self._reported != self.blocked_by:
+            log.error("timers are not enqueued: %s", self.blocked_by)
+        self._reported = self.blocked_by
 
     def _keep_non_timers(self, rows: Rows, now_ms: int) -> None:
         is_broken = rows["kind"] == layout.TIMED_BROKEN

@@ -14,6 +14,7 @@ show which of them are settled, as for every timer. The state can therefore be r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,6 +33,7 @@ from timer_store.log.slot_choice import candidates
 from timer_store.log.units import TimerUnits
 from timer_store.progress import PendingCounts, Position
 
+log = logging.getLogger(__name__)
 READ_UNITS = 65_536
 
 
@@ -113,7 +115,14 @@ class TransferredUnits:
         total = 0
         self._enqueue.blocked_by = ""
         while self.incomplete and total < count_max:
-            done, complete = self._enqueue_transfer(self.incomplete[0], count_max - total, now_ms)
+            try:
+                done, complete = self._enqueue_transfer(
+                    self.incomplete[0], count_max - total, now_ms
+                )
+            except OSError as error:  # of the letters: the records and their units are unchanged
+                self._enqueue.blocked_by = f"the records of a level cannot be changed: {error}"
+                self._enqueue.report_block()
+                break
             total += done
             if not complete:
                 break
@@ -273,18 +282,28 @@ class TransferredUnits:
         """Return the records at log offsets that are transferred, and their indexes."""
         return self.records.at_offsets(offsets, self.owned)
 
-    def on_return(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
-        """Return messages to their level: rename DELAy in their records to DELAY.
+    def on_return(self, entry: JournalEntry, rows: Rows) -> None:
+        """Return messages to their level.
 
         `Decisions.return_units` has already removed them from their slots.
+        """
+        assert isinstance(entry.record, Return)
+        self.on_transfer(entry)
+        self.returned += int(rows.size)
+
+    def set_level_letters(self, rows: Rows, name_at: Offsets) -> None:
+        """Rename DELAy in the records of returned messages to DELAY.
+
+        A record that the disk does not allow to change keeps DELAy: its level delivers the message
+        as any other one. Call it when both owners have applied the return.
 
         Args:
             name_at: (n,) i8: see `LevelRecords.read`.
         """
-        assert isinstance(entry.record, Return)
-        self.on_transfer(entry)
-        self.records.set_letter(rows, name_at, UPPER_Y)
-        self.returned += int(rows.size)
+        try:
+            self.records.set_letter(rows, name_at, UPPER_Y)
+        except OSError as error:
+            log.warning("records of returned messages keep the name DELAy: %s", error)
 
     def mark_returned_units(
         self, returned: list[tuple[int, list[Range]]], settled: Offsets
@@ -298,13 +317,15 @@ class TransferredUnits:
         for level, ranges in returned:
             for low, high in ranges:
                 while low < high:
+                    names = [NO_OFFSETS]
                     rows, low = self.records.read(
                         level,
                         low,
                         min(high, low + READ_UNITS),
                         self.owned.promised.get(level, {}),
-                        name=UPPER_Y,
+                        names=names,
                     )
+                    self.set_level_letters(rows, names[-1])
                     rows = rows[~is_among(rows["phys_offset"], settled)]
                     self._counts.change(rows["topic_index"], rows["phys_offset"], -1)
                     loaded_ms = position.staged_ms, position.rolled_ms

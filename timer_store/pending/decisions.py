@@ -131,17 +131,14 @@ class Decisions:
             self._settle_rolled(rows, positions)
         state.counts.change(rows["topic_index"], offsets, -1)
 
-    def return_units(
-        self, entry: JournalEntry, rows: Rows, locations: Offsets, name_at: Offsets
-    ) -> None:
+    def return_units(self, entry: JournalEntry, rows: Rows, locations: Offsets) -> None:
         """Return messages to their level, after their ownership record was appended.
 
         Args:
             rows, locations: All pending messages of the record's ranges; see `locate`.
-            name_at: (n,) i8: see `LevelRecords.read`.
         """
         self.settle(rows, locations, returned=True)
-        self._state.transfers.on_return(entry, rows, name_at)
+        self._state.transfers.on_return(entry, rows)
 
     def _settle_rolled(self, rows: Rows, positions: Offsets) -> None:
         """Settle the other units that timers have in a slot that is being rolled."""

@@ -108,8 +108,9 @@ class UnitReturn:
             gone_sum=checksum(settled["phys_offset"], settled["due_ms"]),
         )
         entry = ownership.append(self._store, record, now_ms)
-        self._timers.decisions.return_units(entry, rows, locations, name_at)
+        self._timers.decisions.return_units(entry, rows, locations)
         self._levels.transfers.apply_return(entry)
+        transfers.set_level_letters(rows, name_at)  # a disk can refuse it
         return DrainStep(int(rows.size), end - first)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from duemq_common.codes import ResponseCode
 from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
+from message_store.log.block_sums import BlockSums
 from schedule_service.put_hook import STALE_PROPERTIES
 from tests.migration.steps.test_drain import fill, seen
 from tests.support.bad_records import damage
@@ -92,6 +95,51 @@ def test_messages_that_became_due_do_not_return(tmp_path: Path) -> None:
     assert rig.return_units.step(4, 1_000).moved == left
     assert not rig.return_units.remaining(4)
     rig.advance(5_000)
+    check(rig, due)
+
+
+def refuse(*_: Any) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_disk_that_keeps_the_letters_of_returned_messages_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The record of the return is in the log before: both owners apply it all the same."""
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    due = fill(rig, 40, (4,))
+    fill(plain, 40, (4,))
+    rig.drain.step(4, 40)
+    monkeypatch.setattr(BlockSums, "rewriting", refuse)
+    assert rig.return_units.step(4, 30).moved == 30
+    assert pending(rig) == (30, 10)
+    getattr(rig, end)()
+    rig.open()
+    assert pending(rig) == (30, 10)
+    for one in (rig, plain):
+        one.advance(61_000)
+    check(rig, due)
+    assert seen(rig.delivered()) == seen(plain.delivered())
+
+
+def test_a_disk_that_keeps_the_letters_of_transferred_messages_delays_their_timers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the name DELAY, an Apache broker would delay the messages once more."""
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 40, (4,))
+    with monkeypatch.context() as disk:
+        disk.setattr(BlockSums, "rewriting", refuse)
+        assert rig.drain.step(4, 20).moved == 20
+        assert pending(rig) == (20, 0)
+        assert "cannot be changed" in rig.drain.step(4, 20).blocked_by
+        rig.kill()
+        rig.open()
+        assert pending(rig) == (20, 0)
+    rig.work()
+    assert pending(rig) == (20, 20)
+    rig.advance(61_000)
     check(rig, due)
 
 
