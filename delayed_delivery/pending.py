@@ -63,6 +63,11 @@ class Found(Struct, frozen=True):
         verdicts[left] = Verdict.UNKNOWN
         return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], verdicts)
 
+    def without(self, offsets: Offsets) -> Found:
+        """Return the messages whose record is at none of these log offsets; same verdicts."""
+        keep = ~np.isin(self.offsets, offsets)
+        return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], self.verdicts)
+
 
 class HitQuery(Struct, frozen=True, kw_only=True):
     """Search for pending messages.

@@ -18,12 +18,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
+from delayed_delivery import ownership
 from delayed_delivery.kinds import TIMER_KIND
+from delayed_delivery.newest_copies import newest_copies
 from delayed_delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from delayed_delivery.quarantine import NO_HOST
 from delayed_delivery.shared_batches import SharedBatches
@@ -276,9 +279,7 @@ class DecisionJob:
         """Decide on the messages with one of the names, in all ports, after all lookups."""
         rule = self.rule
         tallies = [DecisionTally(name.text) for name in names]
-        ports = self._owner.ports()
-        lookups = [(port, await find(port, self._owner.store, names)) for port in ports]
-        for port, pending in lookups:
+        for port, pending in await self._lookups(find, names):
             matches = pending.within(rule.from_ms, rule.until_ms)
             for tally, verdict in zip(tallies, matches.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
@@ -288,6 +289,23 @@ class DecisionJob:
             await self._decide(port, matches.offsets, matches.due_ms, matches.name_index, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
         return [self._result(tally, refused_any=refused) for tally in tallies]
+
+    async def _lookups(
+        self, find: Finder, names: Sequence[Name]
+    ) -> list[tuple[PendingMessages, Found]]:
+        """Return what each port finds; a message that a migration moves meanwhile is found once.
+
+        A port that was searched may have become the owner of messages of a later one, and the later
+        one no longer has them. Then the former are searched again.
+        """
+        ports, store = self._owner.ports(), self._owner.store
+        journal_end = ownership.bounds(store)[1]
+        lookups = [(port, await find(port, store, names)) for port in ports]
+        if ownership.bounds(store)[1] > journal_end:
+            offsets = np.concatenate([pending.offsets for _, pending in lookups])
+            for port in ports[:-1]:
+                lookups.append((port, (await find(port, store, names)).without(offsets)))
+        return lookups
 
     def _result(self, tally: DecisionTally, *, refused_any: bool = False) -> DecisionResult:
         result = tally.result(
@@ -345,6 +363,9 @@ class DecisionJob:
     async def _retry_transferred(self, offsets: Offsets, decided: Decided) -> None:
         """Repeat the decision on messages that another port has owned since the lookup."""
         unresolved = np.flatnonzero(np.isin(decided.verdicts, (Verdict.DELIVERED, Verdict.UNKNOWN)))
+        offsets = offsets.copy()
+        with suppress(StoreError):  # without the key index, only transfers without a copy
+            offsets[unresolved] = await newest_copies(self._owner.store, offsets[unresolved])
         for port in self._owner.ports() if unresolved.size else ():
             transferred = await port.by_offset(offsets[unresolved])
             if transferred.offsets.size:
@@ -376,7 +397,10 @@ async def _by_unique(port: PendingMessages, _: MessageStore, names: Sequence[Nam
 
 
 async def by_id(port: PendingMessages, store: MessageStore, names: Sequence[Name]) -> Found:
-    """Find messages by unique key or offset message id; an id of 32 hex digits can be either."""
+    """Find messages by unique key or offset message id; an id of 32 hex digits can be either.
+
+    The id of an older record names the newest copy, which another component may own.
+    """
     try:
         matches = await _by_unique(port, store, names)
     except StoreError:
@@ -391,7 +415,7 @@ async def by_id(port: PendingMessages, store: MessageStore, names: Sequence[Name
     positions, offsets = positions[offsets >= 0], offsets[offsets >= 0]
     if not positions.size:
         return matches
-    more = await port.by_offset(offsets)
+    more = await port.by_offset(await newest_copies(store, offsets))
     verdicts = matches.verdicts.copy()
     verdicts[positions] = more.verdicts
     new = ~np.isin(more.offsets, matches.offsets)  # each message once, by the first of its names
