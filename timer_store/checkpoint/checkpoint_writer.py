@@ -201,6 +201,7 @@ class CheckpointWriter:
                 timers.state.origin_run.scan_from(timers.store.max_offset),
             ),
             precision_ms=timers.config.precision_ms,
+            window_ms=timers.config.window_ms,
             by_topic=timers.counts.by_topic(),
             by_file=timers.counts.by_file(),
             version_ms=timers.clock.now_ms(),

@@ -69,6 +69,11 @@ def invalid_reason(state: TimerState, snapshot: Snapshot) -> str | None:
         return (
             f"timerPrecisionMs was {snapshot.precision_ms}, it is {state.config.precision_ms} now"
         )
+    if snapshot.by_file and snapshot.window_ms not in (0, state.config.window_ms):
+        return (  # decisions would not find the units of timers that roll
+            f"timerRollWindowSlot was {snapshot.window_ms // snapshot.precision_ms}, it is "
+            f"{state.config.roll_window_slots} now"
+        )
     unchanged = store.unchanged_end(snapshot.generation)
     if snapshot.log_offset > unchanged:
         return f"the commit log ended at {unchanged}, before the checkpoint's {snapshot.log_offset}"

@@ -72,6 +72,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             every record that settles a timer that is not enqueued, and before the first record of
             an unfinished decision.
         precision_ms: the width of a slot.
+        window_ms: the roll window, which determines the slots of timers that roll; 0: unknown.
         staged_ms: slots before this time were loaded, and their units due later were rolled.
         by_topic: pending timers, by real topic.
         by_file: pending timers, by the first log offset of the commit log file with their record.
@@ -86,6 +87,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     log_offset: int
     scan_from: int
     precision_ms: int
+    window_ms: int = 0
     staged_ms: int = 0
     handover_offset: int = 0
     handover_unit: int = 0
@@ -161,6 +163,7 @@ def encode_saved(saved: SavedSnapshot) -> str:
         "handoverUnit": snapshot.handover_unit,
         "logGeneration": snapshot.generation,
         "precisionMs": snapshot.precision_ms,
+        "rollWindowMs": snapshot.window_ms,
         "scanFrom": snapshot.scan_from,
         "stagedMs": snapshot.staged_ms,
     }
@@ -185,6 +188,7 @@ def decode_saved(value: Any) -> SavedSnapshot:
         log_offset=value["commitLogOffset"],
         scan_from=value["scanFrom"],
         precision_ms=value["precisionMs"],
+        window_ms=value.get("rollWindowMs", 0),
         staged_ms=value.get("stagedMs", 0),
         handover_offset=value.get("handoverOffset", 0),
         handover_unit=value.get("handoverUnit", 0),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from delayed_delivery.pending import Verdict
 from duemq_common.topics import QUARANTINE_TOPIC
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
+from timer_store.checkpoint import recovery
+from timer_store.checkpoint.recovery import invalid_reason
 from timer_store.dequeue.unit_check import is_due_with_record
 from timer_store.kernels.chain import FAULT_TIMES, times_fault
 from timer_store.layout import TIMER_UNIT, UNIT_BYTES
@@ -198,8 +205,21 @@ def test_a_marker_that_rolls_is_compared_once_and_no_damage(tmp_path: Path) -> N
     rig.close()
 
 
-def test_timers_rolled_by_another_window_cost_one_rebuild(tmp_path: Path) -> None:
-    """Their distance is no multiple of the window in force."""
+def without_window(reason_of: Callable[[Any, Any], str | None], state: Any, saved: Any) -> Any:
+    return reason_of(state, replace(saved, window_ms=0))
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_timers_rolled_by_another_window_cost_one_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    """Their distance is no multiple of the window in force.
+
+    The checkpoint records the window, so that the start enqueues the timers again, and decisions
+    find them. Without it, as in one of 1.0.0, the first slot that rolls detects it.
+    """
+    if not is_recorded:
+        monkeypatch.setattr(recovery, "invalid_reason", partial(without_window, invalid_reason))
     rig = FilledRig(tmp_path, roll_window_slots=7)
     rig.open()
     rig.due_ms = [rig.clock.now_ms() + 17_300 + STEP_MS * number for number in range(COUNT)]
@@ -208,10 +228,18 @@ def test_timers_rolled_by_another_window_cost_one_rebuild(tmp_path: Path) -> Non
     rig.close()
     rig.config = TimerRig(tmp_path, roll_window_slots=5).config
     rig.open()
+    rebuilds = [text for text in rig.notices if "timerRollWindowSlot was 7, it is 5 now" in text]
+    assert len(rebuilds) == is_recorded
+    left = list(range(COUNT))
+    if is_recorded:
+        row = rig.timers.fetch.fetch_queue(COUNT - 1, 1)[0]
+        decided = rig.timers.decisions.cancel(row["phys_offset"].copy())
+        assert decided.verdicts.tolist() == [Verdict.DONE]
+        left.pop()
     for _ in range(60):
         rig.advance(STEP_MS)
-    assert sorted(int(record.body) for record in rig.delivered()) == list(range(COUNT))
-    assert rig.timers.state.rebuilds == 1
+    assert sorted(int(record.body) for record in rig.delivered()) == left
+    assert rig.timers.state.rebuilds == (not is_recorded)
     rig.close()
 
 
