@@ -16,7 +16,7 @@ store ignores these decisions: it delivers every message that is pending by its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -330,12 +330,7 @@ class PendingLevels:
                 positions = np.flatnonzero(where)
                 remarks |= {int(positions[index]): text for index, text in part.remarks.items()}
             return Decided(verdicts, remarks, max(fired.log_end, moved.log_end))
-        times = iter(due_ms.tolist())
-
-        def add(batch: PutBatch, record: Record) -> None:
-            self._add_timer(batch, record, next(times))
-
-        return self._put_all(offsets, add, hooks)
+        return self._put_all(offsets, due_ms, hooks)
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver pending messages now; those that follow each other in a queue together."""
@@ -415,10 +410,8 @@ class PendingLevels:
                 verdicts[indexes[are_pending]] = Verdict.DONE
         return rows, Decided(verdicts, log_end=self._store.max_offset)
 
-    def _put_all(
-        self, offsets: Offsets, add: Callable[[PutBatch, Record], None], hooks: Hooks
-    ) -> Decided:
-        """Append a decision for each pending message, and settle those that were stored."""
+    def _put_all(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
+        """Append a timer for each pending message, and settle those that were stored."""
         rows, decided = self._read_rows(offsets)
         pending = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
         for first in range(0, len(pending), BATCH_ROWS):
@@ -429,7 +422,7 @@ class PendingLevels:
                     decided.verdicts[row_index] = Verdict.REFUSED
                     decided.remarks[row_index] = DAMAGED
                 else:
-                    add(batch, record)
+                    self._add_timer(batch, record, int(due_ms[row_index]))
                     row_indexes.append(row_index)
             self._put(batch, hooks)
             self._conclude(rows, np.array(row_indexes, np.int64), batch, decided)

@@ -78,6 +78,26 @@ def test_settled_units_are_skipped(tmp_path: Path, decide: str, end: str, step: 
     asyncio.run(steps())
 
 
+def test_each_message_moves_to_its_own_time(tmp_path: Path) -> None:
+    """The first one is no longer pending: its time is not that of the second one."""
+
+    async def steps() -> None:
+        async with level_service(tmp_path, topics=("T", "held")) as rig:
+            offsets = offsets_of(rig.send(3, count=3))
+            port, now_ms, moved = rig.plugin.pending_messages(), rig.clock.now_ms(), list[int]()
+
+            def delay(batch: Any, at_ms: int) -> None:
+                moved.extend((batch.filled["timer_value"] - now_ms).tolist())
+                delay_forever(batch, at_ms)
+
+            assert port.cancel(offsets[:1]).verdicts.tolist() == DONE
+            decided = port.move(offsets, now_ms + one(20_000, 30_000, 40_000), delay)
+            assert decided.verdicts.tolist() == [Verdict.DELIVERED, Verdict.DONE, Verdict.DONE]
+            assert moved == [30_000, 40_000]
+
+    asyncio.run(steps())
+
+
 def test_found_by_key_topic_and_offset(tmp_path: Path) -> None:
     async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "U")) as rig:
