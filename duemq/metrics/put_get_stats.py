@@ -116,8 +116,9 @@ class BrokerStats(Struct):
             self._count = entry(
                 count_puts, batch.rows, 0, batch.trusted, self._puts, self.traffic, self.delays
             )
+        is_delivery = batch.trusted and not batch.together  # no commit with its op record
         count, size = self._count(
-            batch.rows, batch.count, batch.trusted, self._puts, self.traffic, self.delays
+            batch.rows, batch.count, is_delivery, self._puts, self.traffic, self.delays
         )
         self.totals.put_failures += batch.count - count
         self.totals.puts += count

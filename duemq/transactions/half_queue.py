@@ -103,10 +103,12 @@ class HalfQueue:
     ) -> tuple[str | None, Missing | None]:
         """Put a message and its op record.
 
+        The message was accepted before: a lower maxMessageSize does not apply to it.
+
         Returns:
             Reason if the message was not stored, else None; missing confirmation, or None.
         """
-        batch.together = [(0, batch.count)]
+        batch.together, batch.trusted = [(0, batch.count)], True
         missing = await self._put(batch)
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
         if op_fault is None:

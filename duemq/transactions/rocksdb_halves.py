@@ -58,6 +58,7 @@ def take_over(store: MessageStore, host: tuple[bytes, int], now_ms: int) -> None
         if half.phys_offset not in committed and half_identity(half) not in copied:
             _add_half(batch, half, store, host)
         _add_op(batch, half, store, host, now_ms)
+        batch.trusted = True  # it was accepted before
         store.put(batch)
         for fault in filter(None, (refusal(batch, row) for row in range(batch.count))):
             log.warning("half message at %d was not taken over: %s", half.phys_offset, fault)

@@ -226,6 +226,7 @@ class Transactions:
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
         self.queue.add_half(batch, record, properties)
+        batch.trusted = True  # it was accepted before, as in `HalfQueue.put_bound`
         missing = await self._put(batch)
         fault = refusal(batch)
         if fault is not None:
@@ -379,7 +380,6 @@ class Transactions:
             store_host=self._identity.host,
         )
         batch.rows[row]["delay_level"], batch.rows[row]["timer_kind"] = 0, layout.TIMER_NONE
-        batch.trusted = True  # a lower maxMessageSize does not apply to stored messages
         self.queue.add_op(batch, half.queue_offset)
         fault, _ = await self.queue.put_bound(batch, half.queue_offset)
         if fault is not None:

@@ -35,13 +35,14 @@ class Rig:
         self.config, self.peer = BrokerConfig(**config), FakePeer()
         self.hooks: list[Any] = []
         self.append_hooks: list[Any] = []  # refusals of the disk
+        self.store_changes: dict[str, Any] = {}
         self.clients.heartbeat(
             Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
         )
         self.open()
 
     def open(self) -> None:
-        self.store = open_store(self.root, self.clock).__enter__()
+        self.store = open_store(self.root, self.clock, **self.store_changes).__enter__()
         self.service = Transactions(
             self.store,
             self.topics,

@@ -16,6 +16,7 @@ from duemq_common.errors import RequestError
 from duemq_common.request import Request, Response
 from duemq_common.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from message_store.log.batch import PutBatch
+from message_store.log.offset_id import encode_offset_id
 from message_store.log.record import decode_record
 from message_store.replication.acknowledgement import Missing
 from tests.duemq.transactions.conftest import COMMIT, ROLLBACK, UNKNOWN, Rig
@@ -418,3 +419,31 @@ def test_a_commit_waits_until_a_deleted_topic_is_created_again(
     for row in (committed, rolled_back):
         run(rig.end(row))
     assert len(rig.records("T", 1)) == 1
+
+
+@pytest.mark.parametrize("ending", ["end", "check-back", "given up and resumed"])
+def test_a_lower_maximum_size_does_not_apply_to_stored_half_messages(
+    run: Callable[..., Any], rig: Rig, ending: str
+) -> None:
+    row: Any = rig.send(bytes(10_000))
+    rig.store_changes = {"message_bytes_max": 5_000}
+    rig.reopen()
+
+    async def scene() -> None:
+        end: Any = row
+        for _ in range({"end": 0, "check-back": 2, "given up and resumed": 16}[ending]):
+            rig.clock.advance(60_000)
+            await rig.service.check()
+        if ending == "given up and resumed":
+            [record] = rig.records(CHECK_MAX_TIME_TOPIC)
+            message_id = encode_offset_id(*record.store_host, record.phys_offset)
+            response = await rig.service.resume(Request(323, {"msgId": message_id}))
+            assert response.code == 0
+            [*_, half] = rig.records(HALF_TOPIC)
+            end = {"queue_offset": half.queue_offset, "phys_offset": half.phys_offset}
+        await rig.end(end)
+
+    run(scene())
+    [record] = rig.records("T", 1)
+    assert len(record.body) == 10_000
+    assert rig.service.queue.open_count == 0
