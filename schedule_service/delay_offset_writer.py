@@ -66,9 +66,13 @@ class DelayOffsetWriter:
     async def persist(self) -> bool:
         """Write the current table after the log that it describes is synced.
 
-        Returns False if the disk did not sync in time; the next call tries again.
+        Returns False if the disk did not sync in time; the next call tries again. Also returns
+        False after a failure of the service: a table of its cursors would be ahead of deliveries
+        that it lacks, and the next start finds these in the log after the last table.
         """
         async with self._one_at_a_time:
+            if self._service.has_failed:
+                return False
             now = self.current()
             if now == self._written:
                 return True

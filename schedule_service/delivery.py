@@ -55,6 +55,9 @@ class LevelService:
     Args:
         cursors: Cursors that `recovery.restore` returned.
         on_failure: Called with the reason when the service cannot continue.
+    Attributes:
+        has_failed: Whether the service has ended in an error: its cursors may lack deliveries of
+            the batch in which it occurred.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class LevelService:
     ) -> None:
         self.config = config
         self._kernels = kernels or Preparation()
-        self._on_failure = on_failure
+        self._on_failure, self.has_failed = on_failure, False
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
         self.history = DeliveryHistory(clock.now_ms())
         self._store, self._queues, self._clock = store, queues, clock
@@ -134,7 +137,12 @@ class LevelService:
                         level.end_pauses()
                 await self._turn(now_ms)
         except Exception as error:
-            report_failure("level", error, self._on_failure)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Report that the service cannot continue; the broker stops."""
+        self.has_failed = True
+        report_failure("level", error, self._on_failure)
 
     async def _turn(self, now_ms: int) -> None:
         """Deliver one batch of each level that is due; without any, sleep until one is.
@@ -396,7 +404,7 @@ class LevelService:
                         self.acknowledge_to(end)
                         self._wake.set()
         except Exception as error:
-            report_failure("level", error, self._on_failure)
+            self._fail(error)
 
     def _log_end_in_flight(self) -> int | None:
         ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]

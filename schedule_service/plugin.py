@@ -264,7 +264,7 @@ class SchedulePlugin(PluginBase):
 
     async def _get_delay_offsets(self, request: Request) -> Response:
         """Handle request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
-        if self._running is None:
+        if self._running is None or self._running.service.has_failed:
             return Response(ResponseCode.SYSTEM_ERROR, "levels do not run here now: use the master")
         return Response(body=self._running.keeper.text().encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from duemq_common.topics import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
+from message_store.queues.consume_queue import ConsumeQueue
 from schedule_service import delivery
 from tests.support.level_rig import level_service
+from tests.support.replica_rig import until
 from tests.support.stores import add_message
 
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
@@ -395,5 +398,37 @@ def test_a_clock_step_back_prolongs_no_pause(tmp_path: Path, mode: str) -> None:
             await rig.settle()
             await rig.advance(500)
             assert len(rig.bodies()) == 5
+
+    asyncio.run(steps())
+
+
+def test_deliveries_before_an_error_in_their_batch_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has changed a unit, and does not accept the correction: the broker stops."""
+
+    async def steps() -> None:
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=10)
+            await rig.persist()
+            queue = rig.store.queues.find(SCHEDULE_TOPIC, 0)
+            unit = rig.store.units(SCHEDULE_TOPIC, 0, 5, 1).copy()
+            unit["tags_code"] -= 1
+            queue.rewrite(5, unit)
+            write = ConsumeQueue.write
+
+            def refuse_schedule(other: ConsumeQueue, first_offset: int, block: memoryview) -> None:
+                if other is queue:
+                    raise OSError(errno.EIO, "refused")
+                write(other, first_offset, block)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(ConsumeQueue, "write", refuse_schedule)
+                rig.clock.advance(1_000)
+                await until(lambda: rig.host.stopped)
+            rig.host.stopped.clear()
+            assert len(rig.bodies()) == 5
+        async with level_service(tmp_path, rig.clock) as rig:
+            assert rig.bodies() == [b"body%d" % number for number in range(10)]
 
     asyncio.run(steps())
