@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from duemq_common.clock import Clock
 from message_store.kernels import registry
-from message_store.kernels.preparation import Preparation
 
 log = logging.getLogger(__name__)
 PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
@@ -20,9 +19,8 @@ def report_failure(service: str, error: Exception, on_failure: Callable[[str], N
     on_failure(f"{type(error).__name__}: {error}")
 
 
-async def preload(kernels: Preparation, group: str, clock: Clock, stop: asyncio.Event) -> None:
+async def preload(group: str, clock: Clock, stop: asyncio.Event) -> None:
     """Load a group of kernels before a message is due, but not while the broker starts."""
     await clock.wait(stop, until_ms=clock.now_ms() + PRELOAD_AFTER_MS)
-    await kernels.wait(group, stop=stop)
     if not stop.is_set():
         await asyncio.to_thread(registry.load, group)

@@ -30,7 +30,6 @@ from delayed_delivery.service_tasks import preload, report_failure
 from duemq_common.clock import Clock, Signal
 from duemq_common.topics import SCHEDULE_TOPIC
 from message_store.kernels.kernel import entry
-from message_store.kernels.preparation import Preparation
 from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
@@ -69,10 +68,8 @@ class LevelService:
         cursors: dict[int, LevelCursor],
         *,
         on_failure: Callable[[str], None],
-        kernels: Preparation | None = None,
     ) -> None:
         self.config = config
-        self._kernels = kernels or Preparation()
         self._on_failure, self.has_failed = on_failure, False
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
         self.history = DeliveryHistory(clock.now_ms())
@@ -101,7 +98,7 @@ class LevelService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="level delivery")
             acknowledging = tasks.create_task(self._acknowledge(), name="level acknowledgement")
-            loading = preload(self._kernels, KERNELS, self._clock, self._stop)
+            loading = preload(KERNELS, self._clock, self._stop)
             tasks.create_task(loading, name="level preload")
             try:
                 yield self
@@ -126,10 +123,9 @@ class LevelService:
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver until stopped, once the kernels are ready."""
+        """Deliver until stopped."""
         now_ms = 0
         try:
-            await self._kernels.wait(KERNELS, stop=self._stop)
             while not self._stop.is_set():
                 before_ms, now_ms = now_ms, self._clock.now_ms()
                 if now_ms < before_ms:  # the clock was set back: pauses would last too long

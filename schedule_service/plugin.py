@@ -220,7 +220,6 @@ class SchedulePlugin(PluginBase):
             self.config,
             cursors,
             on_failure=self._host.stop,
-            kernels=self._host.kernels,
         )
         service.transfers.restore(journal, start.saved.offsets)
         tables.delivered = lambda: {

@@ -184,13 +184,13 @@ class TimerStore:
 
         Args:
             on_failure: Called when the timer store cannot continue.
-            kernels: Preparation of kernels; delivery begins when those of timers are ready.
+            kernels: Preparation of kernels; those of decisions are loaded when they are ready.
         """
         kernels = kernels or Preparation()
         loop = asyncio.get_running_loop()
         wake = partial(_call_soon, loop, self._wake.set)
         with self.dequeue.loader.threaded(wake), self.deliverer.threaded():
-            delivering = asyncio.create_task(self.run(kernels, on_failure), name="timer delivery")
+            delivering = asyncio.create_task(self.run(on_failure), name="timer delivery")
             loading = asyncio.create_task(self._preload(kernels), name="timer preload")
             try:
                 yield self
@@ -204,15 +204,15 @@ class TimerStore:
     async def _preload(self, kernels: Preparation) -> None:
         """Load the kernels of deliveries now, the others when there is a timer."""
         deliveries, decisions = KERNELS
-        await preload(kernels, deliveries, self.clock, self._stop)
+        await preload(deliveries, self.clock, self._stop)
         await asyncio.to_thread(return_free_memory)  # loading took more memory than loaded code
         await self._has_timers.wait()
-        await preload(kernels, decisions, self.clock, self._stop)
+        await kernels.wait(decisions, stop=self._stop)
+        await preload(decisions, self.clock, self._stop)
 
-    async def run(self, kernels: Preparation, on_failure: Callable[[str], None]) -> None:
-        """Run turns until stopped, once the kernels are ready."""
+    async def run(self, on_failure: Callable[[str], None]) -> None:
+        """Run turns until stopped."""
         try:
-            await kernels.wait(KERNELS[0], stop=self._stop)
             while not self._stop.is_set():
                 if self.turn(self.clock.now_ms()):
                     await asyncio.sleep(0)

@@ -3,8 +3,8 @@
 `message_store.kernels.registry` lists the kernels; child processes compile them, one per core
 (`message_store.kernels.compilation`).
 
-A broker with a new store waits for the kernels of sends only, and compiles the others while it
-serves. A broker with an existing store waits for all kernels: messages may be due.
+A broker with a new store waits for the kernels of sends and deliveries: its first messages are not
+late. It compiles the others while it serves. A broker with an existing store waits for all kernels.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from message_store.kernels.registry import KernelEntry
 
 NOTICE = "compiling kernels, once for this version and processor (about a minute),"
-NOTICE_NEW = "compiling kernels of sends, once for this version and processor (about 10 seconds),"
+NOTICE_NEW = (
+    "compiling kernels of sends and deliveries, once for this version and processor "
+    "(about 30 seconds),"
+)
 STATUS = "compiling kernels (about a minute) ..."
 AHEAD = "`duemq kernels warm` does it ahead"
-FIRST = "send"
-AFTERWARDS = ("levels", "timers", "ingest", "pending_timers", "history", "broker")
-"""Groups to compile while a broker serves; first those that deliver."""
+FIRST = ("send", "levels", "timers")
+"""Groups that a broker with a new store waits for."""
+AFTERWARDS = ("ingest", "pending_timers", "history", "broker")
+"""Groups to compile while it serves."""
 
 
 def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation:
@@ -56,7 +60,7 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
     if not is_new:
         _compile_all(_print_progress)
         return Preparation()
-    compile_kernels(kernels_of([FIRST]), _print_progress)
+    compile_kernels(kernels_of(FIRST), _print_progress)
     return Preparation(AFTERWARDS)
 
 

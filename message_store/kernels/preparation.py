@@ -1,11 +1,10 @@
 """Preparation of kernels while a broker serves: compiled in the background, then loaded.
 
-    before the port opens    kernels of sends
-    then, group by group     kernels of tasks; each task waits for its group
+    before the port opens    kernels of sends and deliveries
+    then, group by group     kernels of requests, which wait for them, and of faster ways to decode
     at last, when idle       all other kernels of the list
 
-A task that waits does its work later; no message is lost, because the log has all of them. Belongs
-to the event loop's thread.
+Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Preparation:
         if self.is_done:
             return
         groups = ", ".join(self._ready)
-        log.warning("kernels are being compiled for %s: messages due meanwhile are late", groups)
+        log.warning("kernels are being compiled for %s: some requests wait for them", groups)
         try:
             await self._prepare()
         except CompilationFailed as error:

@@ -1,4 +1,4 @@
-"""A broker whose kernels are still compiled accepts sends, and delivers when they are ready."""
+"""A broker delivers while the kernels of some requests are still compiled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duemq.broker.broker import Broker
+from duemq.cli.kernels import AFTERWARDS
 from duemq.net.client import RemotingClient
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
@@ -14,13 +15,10 @@ from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
 from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_request
 
-GROUPS = ("levels", "timers", "ingest", "pending_timers", "broker")
 TIMEOUT_S = 60.0
 
 
-def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
-    tmp_path: Path,
-) -> None:
+def test_delayed_messages_are_delivered_before_all_kernels_are_ready(tmp_path: Path) -> None:
     async def check() -> None:
         may_compile = asyncio.Event()
 
@@ -28,26 +26,26 @@ def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
             await may_compile.wait()
 
         properties = SMALL | {"storePathRootDir": str(tmp_path)}
-        kernels = Preparation(GROUPS, compiled)
+        kernels = Preparation(AFTERWARDS, compiled)
         async with (
+            asyncio.timeout(TIMEOUT_S),
             Broker(properties, kernels=kernels) as broker,
             RemotingClient(broker.address) as client,
         ):
             for delay in ({}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "1"}):
                 send = send_request(RequestCode.SEND_MESSAGE_V2, delay)
                 assert (await client.call(send, timeout_s=TIMEOUT_S)).code == 0
-            assert await end_of_queue(client) == 1
-            fields = {"topic": TOPIC, "queueId": "0", "timestamp": "0"}
-            search = Request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-            held = asyncio.create_task(client.call(search, timeout_s=TIMEOUT_S))
-            assert await end_of_queue(client) == 1
-            assert not held.done()
-            may_compile.set()
-            assert (await held).code == 0
             offset = 0
             while offset < 3:
                 response = await client.call(pull_request(offset), timeout_s=TIMEOUT_S)
                 offset = int((response.fields or {}).get("nextBeginOffset", offset))
+            fields = {"topic": TOPIC, "queueId": "0", "timestamp": "0"}
+            search = Request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+            held = asyncio.create_task(client.call(search, timeout_s=TIMEOUT_S))
+            assert await end_of_queue(client) == 3
+            assert not held.done()
+            may_compile.set()
+            assert (await held).code == 0
             send = send_request(RequestCode.SEND_MESSAGE_V2, {})
             assert (await client.call(send, timeout_s=TIMEOUT_S)).code == 0
             assert await end_of_queue(client) == 4

@@ -188,7 +188,7 @@ def compile_for_demo() -> None:
     """Compile the kernels that the demo needs; the broker compiles the rest."""
     if not is_complete():
         with shown_progress() as report:
-            compile_kernels(kernels_of([FIRST, *AFTERWARDS]), report)
+            compile_kernels(kernels_of([*FIRST, *AFTERWARDS]), report)
 
 
 def run_demo(*, as_json: bool) -> None:
