@@ -19,7 +19,7 @@ from duemq.v5.handles import Handle, check_not_expired, parse_handle
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.renewals import Renewals
-from duemq.v5.status import V5Error, status, status_of, status_of_all
+from duemq.v5.status import HandleEnded, V5Error, status, status_of, status_of_all
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
@@ -123,7 +123,7 @@ class AckCalls:
         response = await self._requests.call(context, client, code, fields)
         if response.code in _NOT_FOUND_CODES:
             text = "changeInvisibleDuration failed: status is abnormal"
-            raise V5Error(v2.INTERNAL_SERVER_ERROR, text)
+            raise HandleEnded(v2.INTERNAL_SERVER_ERROR, text)
         if response.code != ResponseCode.SUCCESS:
             status = status_of(response)
             raise V5Error(status.code, status.message)

@@ -6,7 +6,8 @@
 
 The client keeps the handle that it received; the table maps it to the newest handle, which is the
 valid one. After a client is removed, its messages become visible within a second, and so do
-messages that could not be sent to their client.
+messages that could not be sent to their client. A refused change is repeated at the next checks,
+until the invisible time has expired; not if the handle is invalid.
 
 Source: ReceiptHandleProcessor, DefaultReceiptHandleManager of Apache's proxy
 """
@@ -24,7 +25,7 @@ from duemq.net.notices import Notices
 from duemq.v5.clients import V5Client
 from duemq.v5.context import CallContext
 from duemq.v5.handles import Handle
-from duemq.v5.status import V5Error
+from duemq.v5.status import HandleEnded, V5Error
 from duemq_common.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -136,21 +137,22 @@ class Renewals:
         group, topic, _ = key
         if self.table.get(key) is not renewal:
             return  # it was acknowledged meanwhile: a change would make it visible again
-        is_too_old = self.clock.now_ms() - renewal.since_ms > RENEWAL_MS_MAX
-        is_ended = renewal.is_ended
-        if is_ended or is_too_old:
+        if self.clock.now_ms() - renewal.since_ms > RENEWAL_MS_MAX:
             self.table.pop(key, None)
-        if is_too_old:
             return
+        context, client, handle = renewal.context, renewal.client, renewal.handle
+        is_ended = renewal.is_ended
         invisible_ms = CLOSED_CLIENT_INVISIBLE_MS if is_ended else RENEWED_INVISIBLE_MS
         renewal.in_flight = in_flight = asyncio.Event()
         try:
-            context, client = renewal.context, renewal.client
-            handle = renewal.handle
             renewed = await self.change(context, client, group, topic, handle, invisible_ms)
             renewal.handle = renewed
+            if is_ended:
+                self.table.pop(key, None)
         except V5Error as error:
-            self.table.pop(key, None)
+            has_expired = handle.receipt.visible_ms <= self.clock.now_ms()
+            if has_expired or isinstance(error, HandleEnded):
+                self.table.pop(key, None)
             self._failed(
                 "%r: the invisible time of a message was not renewed: %s", renewal.client, error
             )

@@ -37,6 +37,10 @@ class V5Error(Exception):
         super().__init__(f"{v2.Code.Name(code)}: {text}")
 
 
+class HandleEnded(V5Error):
+    """Error status of a receipt handle that stays invalid: its message is visible, or is gone."""
+
+
 def code_of(response: Response) -> v2.Code:
     """Return the status code for a remoting response."""
     return _CODE_OF_RESPONSE.get(response.code, v2.INTERNAL_SERVER_ERROR)

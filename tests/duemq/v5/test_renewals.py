@@ -19,7 +19,7 @@ from duemq.v5.renewals import (
     RENEWED_INVISIBLE_MS,
     Renewals,
 )
-from duemq.v5.status import V5Error
+from duemq.v5.status import HandleEnded, V5Error
 from duemq_common.clock import FakeClock
 
 CONTEXT = CallContext("c@1", ("10.0.0.7", 1), "GO", "", None, None)
@@ -34,6 +34,7 @@ class Rig:
         self.renewals = Renewals(self.clock, self.change)
         self.changes: list[tuple[int, int]] = []
         self.refused: set[int] = set()
+        self.busy: set[int] = set()
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -54,7 +55,9 @@ class Rig:
         self.changes.append((handle.offset, invisible_ms))
         await self.gate.wait()
         if handle.offset in self.refused:
-            raise V5Error(v2.INTERNAL_SERVER_ERROR, "gone")
+            raise HandleEnded(v2.INTERNAL_SERVER_ERROR, "gone")
+        if handle.offset in self.busy:
+            raise V5Error(v2.TOO_MANY_REQUESTS, "busy")
         return self.handle(handle.offset, invisible_ms)
 
     def note(self, offset: int) -> Handle:
@@ -148,6 +151,42 @@ def test_a_refused_renewal_does_not_stop_others() -> None:
             + [(2, RENEWED_INVISIBLE_MS)] * 2
         )
         assert len(rig.renewals.table) == 2
+
+    asyncio.run(main())
+
+
+def test_a_renewal_is_repeated_until_the_message_is_visible() -> None:
+    """Messages were visible while they were processed, after one refusal of a busy broker."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.busy = {1, 2}
+        given = rig.note(1)
+        rig.note(2)
+        await rig.pass_ms(RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS)
+        assert rig.changes == [(1, RENEWED_INVISIBLE_MS), (2, RENEWED_INVISIBLE_MS)]
+        rig.busy = {2}
+        await rig.pass_ms(CHECK_INTERVAL_MS)
+        newest = rig.renewals.newest("g", "T", given)
+        assert newest.receipt.visible_ms == rig.clock.now_ms() + RENEWED_INVISIBLE_MS
+        assert len(rig.renewals.table) == 2
+        await rig.pass_ms(CHECK_INTERVAL_MS)
+        assert [key[2] for key in rig.renewals.table] == [given.text]
+
+    asyncio.run(main())
+
+
+def test_the_last_change_of_a_removed_client_is_repeated() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.busy = {1}
+        rig.note(1)
+        rig.client.close()
+        await rig.renewals.renew()
+        rig.busy = set()
+        await rig.renewals.renew()
+        assert rig.changes == [(1, CLOSED_CLIENT_INVISIBLE_MS)] * 2
+        assert not rig.renewals.table
 
     asyncio.run(main())
 
