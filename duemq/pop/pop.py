@@ -322,6 +322,9 @@ class PopProcessor:
                 table.clear(group_queue)
             if table.blocked_until(group_queue, arguments.attempt_id, popped.pop_ms) is None:
                 self._read(arguments, popped, group_queue)
+        for result in popped.results:  # a refused offset refuses the pop: no queue is blocked yet
+            if result.messages.offsets:
+                self._offsets.stay(result.queue, result.messages.start)
         for result in popped.results:
             if not result.messages.offsets:
                 self._offsets.skip(result.queue, result.messages.end)
@@ -334,7 +337,6 @@ class PopProcessor:
                 attempt_id=arguments.attempt_id,
             )
             popped.order_counts.append(counts)
-            self._offsets.stay(result.queue, result.messages.start)
             self._orderly.changed(result.queue)
         popped.results = [result for result in popped.results if result.messages.offsets]
         return popped

@@ -127,7 +127,11 @@ class PopOffsets:
         return self._offsets.pending_reset(queue.group, queue.topic, queue.queue_id) is not None
 
     def stay(self, queue: GroupQueue, start: int) -> None:
-        """Commit the offset where an orderly pop began; its acknowledgements advance it."""
+        """Commit the offset where an orderly pop began; its acknowledgements advance it.
+
+        Raises:
+            RequestError: The table refuses the offset.
+        """
         if self._offsets.query(queue.group, queue.topic, queue.queue_id) != start:
             self._offsets.commit(queue.group, queue.topic, queue.queue_id, start)
 

@@ -12,6 +12,7 @@ import pytest
 from duemq.broker.broker import Broker
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
+from duemq_common.codes import ResponseCode
 from tests.support.pop_client import PopClient, Popped, advance, rest
 from tests.support.running_broker import BrokerClient, running, small
 
@@ -69,6 +70,29 @@ def test_a_queue_is_blocked_until_its_messages_are_acknowledged(
         assert (await client.ack(first[1])).code == 0
         assert (await client.ack(first[1])).code == 0  # again
         assert bodies(await pop()) == [b"2", b"3", b"4"]
+
+    run_rig(scene)
+
+
+def test_a_pop_that_the_table_of_offsets_refuses_blocks_no_queue(
+    run_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages were returned to no client for their invisible time."""
+
+    async def scene(
+        broker: Broker,
+        clock: FakeClock,
+        remote: BrokerClient,
+        client: PopClient,
+        pop: Callable[..., Any],
+    ) -> None:
+        await send(remote, 2)
+        with monkeypatch.context() as full:
+            full.setattr(broker.parts.offsets, "_pairs_max", 0)
+            response = await client.call(order="true", invisibleTime=10_000)
+            assert response.code == ResponseCode.SYSTEM_ERROR
+            assert "consumerOffsetsMax=0" in (response.remark or "")
+        assert bodies(await pop()) == [b"0", b"1"]
 
     run_rig(scene)
 
