@@ -262,8 +262,15 @@ class HaClient:
         if is_partial:
             with suppress(BlockingIOError):
                 return connection.recv_into(self._buffer)
-        async with asyncio.timeout(self._config.idle_ms_max / 1_000):
-            return await asyncio.get_running_loop().sock_recv_into(connection, self._buffer)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.idle_ms_max / 1_000):
+                while True:
+                    await _readable(connection)
+                    with suppress(BlockingIOError):
+                        return connection.recv_into(self._buffer)
+        with suppress(BlockingIOError):  # a late loop has not read what arrived before its timeout
+            return connection.recv_into(self._buffer)
+        raise TimeoutError
 
     def _append(self, stream: LogStream) -> int:
         """Append the whole records received so far; return their size in bytes.
@@ -317,3 +324,13 @@ class HaClient:
             until_ms = self._clock.now_ms() + self._config.heartbeat_ms
             await self._clock.wait(never, until_ms=until_ms)
             await self._report()
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until a socket has bytes, or has ended."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)

@@ -262,6 +262,26 @@ def test_a_silent_master_is_left(tmp_path: Path) -> None:
     with_replica(tmp_path, work, idle_ms_max=1_000)
 
 
+def test_a_master_is_not_silent_while_its_bytes_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a stall, the replica closed its connection and copied nothing for 5 s."""
+
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        await master.reported(1)
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:]))  # the socket has it at once
+        loop, stalled_s = asyncio.get_running_loop(), ReplicationConfig().idle_ms_max / 1_000
+        time_s = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time_s() + stalled_s)
+        await until(lambda: client.failure or store.max_offset == len(log))
+        assert client.failure == ""
+
+    with_replica(tmp_path, work)
+
+
 @pytest.mark.parametrize("what", ["another log", "a shorter log", "the same log"])
 def test_the_last_record_is_compared(what: str, tmp_path: Path) -> None:
     """Another log whose records have the same sizes would continue this one without a gap."""
