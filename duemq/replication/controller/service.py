@@ -298,7 +298,7 @@ class GroupService:
                 await REQUESTS[next_request](self)
             except PeerError as error:
                 self._failed(error)
-            if self.member.next_request is next_request:
+            if self.member.next_request in (next_request, NextRequest.NEXT_ID):  # failed, or taken
                 await self._pause(self._config.heartbeat_ms)
 
     async def _request_next_id(self) -> None:

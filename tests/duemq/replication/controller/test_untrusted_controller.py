@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duemq.replication.controller.member_events import MemberState
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request, Response
 from tests.duemq.replication.controller.test_service import VIEW
 from tests.support.fakes import settle
@@ -57,6 +57,24 @@ def test_nonsense_in_every_answer_keeps_a_new_member_out(tmp_path: Path) -> None
             await rig.run(5_000)
             assert not host.roles
             assert not list((tmp_path / "1").iterdir())
+            rig.network.change = lambda request, response: response
+            await rig.until(lambda: first.holds(1))
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_offers_taken_ids_is_asked_once_in_a_heartbeat(tmp_path: Path) -> None:
+    """Requests for ids followed each other without a pause, and each wrote a file."""
+
+    async def main() -> None:
+        rig, taken = Rig(tmp_path), Response(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "taken")
+        rig.network.change = lambda request, response: (
+            taken if request.code == RequestCode.CONTROLLER_APPLY_BROKER_ID else response
+        )
+        async with rig.member(1) as (first, _):
+            await rig.run(10 * BEAT_MS)
+            offers = rig.network.requested.count(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
+            assert 2 <= offers <= 11
             rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
 
