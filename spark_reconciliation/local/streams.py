@@ -29,7 +29,10 @@ R = TypeVar("R")
 
 
 def in_threads(work: Callable[[T], R], values: Sequence[T], threads: int) -> Iterator[R]:
-    """Yield the results of `work` in the order of the values."""
+    """Yield the results of `work` in the order of the values; one value needs no thread."""
+    if len(values) <= 1:
+        yield from map(work, values)
+        return
     with ThreadPoolExecutor(threads) as pool:
         results: deque[Future[R]] = deque()
         try:
