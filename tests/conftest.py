@@ -26,6 +26,7 @@ from tests.support.browser import chromium as chromium
 from tests.support.extended import EXAMPLES, mark_unsampled
 from tests.support.fork_server import use_forks
 from tests.support.left_threads import check_threads
+from tests.support.mapped_arrays import map_large_arrays
 from tests.support.memory_files import use_memory
 from tests.support.patient_clients import use_patience
 from tests.support.run_order import make_scheduler, ordered
@@ -36,6 +37,7 @@ os.environ.setdefault("APACHE_PEER_PATIENT", "1")
 os.environ.setdefault("APACHE_PEER_ARCHIVES", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 use_patience()
+map_large_arrays()
 use_memory()
 use_forks()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a job in the background of a script
