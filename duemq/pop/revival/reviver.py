@@ -6,7 +6,8 @@
 
 A checkpoint is decided when every acknowledgement that was accepted before its revive time has been
 read. At the end of the queue, the timers must have delivered everything due by then; before the
-end, the reader must have read a later record.
+end, the reader must have read a later record. After a stall of the loop, acknowledgements that were
+sent during it are read from their connections first.
 
 The copies of a checkpoint are appended in one batch, in one turn. A message whose copy the store
 will never accept, or that cannot be read, goes to quarantine. A checkpoint that the store refuses
@@ -55,6 +56,7 @@ UNITS_MAX: Final = 512  # records that one turn reads of one queue
 OPEN_MAX: Final = 10_000  # undecided checkpoints of one queue; with more, reading pauses
 CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
 SETTLE_MS: Final = 5  # pause while due timers are still being delivered
+STORE_TURNS: Final = 8  # turns of the loop in which an acknowledgement that has arrived is stored
 RECREATED: Final = "the topic was deleted and created again"
 RETRY_MS: Final = 1_000  # pause after a refusal of the store
 WATCH_MS: Final = 60_000  # `Clock.wait` ends within a second of a step back
@@ -139,10 +141,12 @@ class Reviver:
     async def run(self) -> None:
         """Run turns until stopped."""
         while not self._stopping:
-            self._wake.clear()
-            if await self.turn(self._clock.now_ms()):
+            now_ms = self._clock.now_ms()
+            for _ in range(STORE_TURNS):  # those that arrived until now are not late
                 await asyncio.sleep(0)
-            elif not self._stopping:
+            self._wake.clear()
+            now_ms = min(now_ms, self._clock.now_ms())  # it may have been set back
+            if not await self.turn(now_ms) and not self._stopping:
                 until_ms = self.next_work_ms(self._clock.now_ms())
                 self._sleeping = True
                 await self._clock.wait(self._wake, until_ms=until_ms)

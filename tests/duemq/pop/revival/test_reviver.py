@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -31,8 +32,8 @@ from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.log.record import Record, decode_record
 from tests.duemq.pop.conftest import RunScene
 from tests.support.bad_records import damage
-from tests.support.pop_client import PopClient, Popped, advance
-from tests.support.pop_frames import PopRig, pop_rig
+from tests.support.pop_client import PopClient, Popped, advance, rest
+from tests.support.pop_frames import PopRig, ack_request, pop_rig
 from tests.support.running_broker import running, small
 
 
@@ -83,6 +84,39 @@ def test_messages_are_revived_while_the_table_of_offsets_is_full(
         await advance(rig.broker, rig.clock, 6_000)
         await advance(rig.broker, rig.clock, 60_000)
         assert [message.body for message in await rig.client.pop()] == [b"m"]
+
+    rig(scene)
+
+
+@pytest.mark.parametrize("stalled_ms", [1_000, 10_000], ids=["checkpoint is read", "is not read"])
+def test_acknowledgements_that_have_arrived_are_read_before_messages_are_revived(
+    rig: RunScene, monkeypatch: pytest.MonkeyPatch, stalled_ms: int
+) -> None:
+    """After a stall, messages were delivered again that were acknowledged during it."""
+
+    async def scene(rig: PopRig) -> None:
+        await rig.send(0, b"m")
+        [message] = await rig.client.pop(invisibleTime=10_000)
+        revive_ms = rig.clock.now_ms() + 10_000
+        peer, sent = await rig.peer(), list[int]()
+        assert rig.broker.parts.pop is not None
+        reviver = rig.broker.parts.pop.reviver
+
+        def now_ms() -> int:
+            if rig.clock.now_ms() >= revive_ms and not sent:
+                sent.append(revive_ms)
+                peer.send(ack_request(message, 1))  # the socket of the broker has it at once
+            return rig.clock.now_ms()
+
+        monkeypatch.setattr(reviver, "_clock", SimpleNamespace(now_ms=now_ms, wait=rig.clock.wait))
+        await advance(rig.broker, rig.clock, 10_500 - stalled_ms)
+        rig.clock.advance(stalled_ms)
+        await rest(rig.broker)
+        assert sent
+        assert (await peer.read_response()).response.code == 0
+        await advance(rig.broker, rig.clock, 60_000)
+        assert reviver.revived == 0
+        assert await rig.client.pop() == []
 
     rig(scene)
 
