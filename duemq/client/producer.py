@@ -4,6 +4,8 @@
       ^        retried at another broker, with the same unique id     |
       +---------------------------------------------------------------+
 
+Without another broker, a busy one gets the message again after a pause.
+
 A send that failed may be stored nevertheless, when only its response was lost. The producer then
 sends the message again with the same unique id, so a consumer can recognize the second copy.
 """
@@ -58,6 +60,9 @@ RETRIED: Final[frozenset[int]] = frozenset(
     }
 )
 """Refusals after which another broker may accept the message. DefaultMQProducer"""
+BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Refusals after which the same broker may accept the message soon."""
+BUSY_PAUSE_S: Final = 0.1  # before the second attempt at a busy broker; twice that before the third
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -260,14 +265,17 @@ class Producer(ClientRole):
         self._in_flight += 1
         client = self.client
         last: Exception | None = None
+        busy: tuple[str, ...] = ()  # brokers
         try:
-            for _ in range(self._attempts):
+            for attempt in range(self._attempts):
                 chosen, address = queue, ""
                 try:
                     route = client.cached_route(message.topic)
                     if route is None:
                         route = await client.route(message.topic)
                     chosen = queue or self._queue(route, message)
+                    if chosen.broker_name in busy:
+                        await asyncio.sleep(BUSY_PAUSE_S * attempt)
                     fields["e"] = str(chosen.queue_id)
                     address = route.master(chosen.broker_name)
                     connection = client.connection(address)
@@ -282,6 +290,8 @@ class Producer(ClientRole):
                     if error.code not in RETRIED:
                         raise
                     last = error
+                    if chosen is not None and error.code in BUSY:
+                        busy += (chosen.broker_name,)
                 except FrameError as error:
                     raise ValueError(
                         f"message {message.message_id} is too long: {error}"
@@ -297,11 +307,11 @@ class Producer(ClientRole):
             self._in_flight -= 1
             if self._waiting:
                 self._wake_next()
-        raise NotSent(
-            f"message {message.message_id} to topic {message.topic} was not confirmed in "
-            f"{self._attempts} attempts: {last}",
-            message.message_id,
-        ) from last
+        raise self._not_confirmed(message, last) from last
+
+    def _not_confirmed(self, message: Message, last: Exception | None) -> NotSent:
+        text = f"message {message.message_id} to topic {message.topic} was not confirmed in "
+        return NotSent(f"{text}{self._attempts} attempts: {last}", message.message_id)
 
     async def _room(self, count: int) -> None:
         """Wait until at most `count` sends are in flight."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from duemq.client import (
 )
 from duemq.client.message import milliseconds
 from duemq.client.routes import TopicRoute
+from duemq_common.codes import ResponseCode
+from duemq_common.request import Response
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import TIMEOUT_S, running, small
 
@@ -137,6 +140,53 @@ def test_a_refusal_for_good_is_not_repeated(run: Run, tmp_path: Path) -> None:
                 await producer.send(Message("bad topic", b"body"))
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("brokers", "code", "pauses_s"),
+    [
+        ("a", ResponseCode.SYSTEM_BUSY, [0.1, 0.2]),
+        ("a", ResponseCode.SERVICE_NOT_AVAILABLE, [0.1, 0.2]),
+        ("a", ResponseCode.NO_PERMISSION, []),
+        ("ab", ResponseCode.SYSTEM_BUSY, [0.2]),
+        ("abc", ResponseCode.SYSTEM_BUSY, []),
+    ],
+)
+def test_a_busy_broker_has_a_pause_before_it_gets_a_message_again(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: str,
+    code: ResponseCode,
+    pauses_s: list[float],
+) -> None:
+    """A broker that was busy for a short time refused all attempts, which were made at once."""
+    attempts, pauses = list[str](), list[float]()
+
+    async def route(*_: object) -> TopicRoute:
+        return TopicRoute("T", {}, tuple(MessageQueue("T", each, 0) for each in brokers), ())
+
+    async def call(*_: object) -> Response:
+        return Response(code, "not now")
+
+    async def connect(producer: Producer, queue: MessageQueue, *_: object) -> Any:
+        attempts.append(queue.broker_name)
+        return SimpleNamespace(call=call)
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    async def main() -> None:
+        producer = Producer(broker="127.0.0.1:1")
+        with monkeypatch.context() as patch:
+            patch.setattr(Client, "route", route)
+            patch.setattr(Producer, "_connect", connect)
+            patch.setattr(asyncio, "sleep", sleep)
+            with pytest.raises(NotSent, match="3 attempts"):
+                await producer.send(Message("T", b""))
+        await producer.close()
+
+    run(main())
+    assert (sorted(attempts), pauses) == (sorted((brokers * 3)[:3]), pauses_s)
 
 
 @pytest.mark.parametrize(
