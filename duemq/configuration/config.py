@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from duemq.configuration.addresses import parse_addresses
 from duemq.configuration.shared_options import (
     bind_address_option,
     busy_poll_option,
@@ -453,23 +454,6 @@ class BrokerConfig:
         """Keys that request 25 may not change."""
         listed = {word.strip() for word in self.config_blacklist.split(";")}
         return frozenset(listed | {"brokerConfigPath", "rocketmqHome", "configBlackList"})
-
-
-def parse_addresses(key: str, text: str) -> list[tuple[str, int]]:
-    """Parse `host:port;host:port`.
-
-    Raises:
-        ConfigError: An entry is malformed.
-    """
-    addresses = []
-    for word in text.replace(",", ";").split(";"):
-        if not word.strip():
-            continue
-        host, colon, port = word.strip().rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
-            raise ConfigError(key, text, f"{word.strip()!r} is not host:port")
-        addresses.append((host, int(port)))
-    return addresses
 
 
 def _check_name(key: str, name: str) -> None:

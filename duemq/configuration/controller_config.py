@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from duemq.configuration.config import parse_addresses
+from duemq.configuration.addresses import parse_addresses
 from duemq_common.config import INT_MAX, expanded, option
 from duemq_common.errors import ConfigError
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duemq.configuration.config import parse_addresses
+from duemq.configuration.addresses import parse_addresses
 from duemq_common.config import option
 from duemq_common.errors import ConfigError
 
