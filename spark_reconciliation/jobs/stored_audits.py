@@ -4,7 +4,8 @@
         response  0 + {"audits": [...], "cursor": ...}, newest first
                   0 + {"audit": ..., "findings": [...], "cursor": ...}
 
-A thread reads the ledger, which may be a database of another machine; one read runs at a time.
+A thread reads the ledger, which may be a database of another machine; one read runs at a time. A
+request that waits longer than its client is refused: pages that are shown repeat it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # the broker starts without SQLAlchemy
 
 RUNS_MAX: Final = 100
 FINDINGS_MAX: Final = 100
+WAIT_S_MAX: Final = 2.0  # for another read; clients wait 3 s for a response
 NO_LEDGER: Final[Mapping[str, object]] = {"audits": [], "cursor": None}
 
 
@@ -48,21 +50,31 @@ class StoredAudits:
                 the audit.
         """
         fields = request.fields
-        async with self._turn:
-            try:
-                page = await asyncio.to_thread(
-                    audits_page,
-                    self._store,
-                    self._url(),
-                    fields.get("audit", ""),
-                    fields.get("cursor", ""),
-                )
-            except ValueError as error:
-                raise RequestError(
-                    ResponseCode.INVALID_PARAMETER, f"the cursor is malformed: {error}"
-                ) from error
-            except LedgerError as error:
-                raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await self._turn.acquire()
+        except TimeoutError:
+            text = (
+                f"another read of the ledger of audits takes longer than {WAIT_S_MAX:g} s: check "
+                "the database of reconcileLedgerUrl"
+            )
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from None
+        try:
+            page = await asyncio.to_thread(
+                audits_page,
+                self._store,
+                self._url(),
+                fields.get("audit", ""),
+                fields.get("cursor", ""),
+            )
+        except ValueError as error:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"the cursor is malformed: {error}"
+            ) from error
+        except LedgerError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        finally:
+            self._turn.release()
         return Response(body=json.dumps(page).encode())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +20,7 @@ from duemq_common.ledger.location import LedgerLocation
 from duemq_common.ledger.tables import AUDIT_FINDINGS
 from duemq_common.request import Request
 from spark_reconciliation.audit.summary import Summary
+from spark_reconciliation.jobs import stored_audits
 from spark_reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
 from spark_reconciliation.jobs.outside import ProofSummary
 from spark_reconciliation.jobs.run import AuditRequest, LedgerRow
@@ -44,6 +47,35 @@ def test_a_ledger_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
         stored = StoredAudits(str(tmp_path), lambda: f"sqlite:///{tmp_path}/absent")
         with pytest.raises(RequestError, match="no such file"):
             await stored.read(Request(RequestCode.READ_AUDITS, {}))
+
+    asyncio.run(main())
+
+
+def test_requests_do_not_queue_behind_a_database_that_does_not_respond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is shown repeats its request every few seconds."""
+    responds = threading.Event()
+
+    def page(*_: object) -> Mapping[str, object]:
+        responds.wait()
+        return stored_audits.NO_LEDGER
+
+    monkeypatch.setattr(stored_audits, "audits_page", page)
+    monkeypatch.setattr(stored_audits, "WAIT_S_MAX", 0)
+
+    async def main() -> None:
+        stored, request = StoredAudits(str(tmp_path), str), Request(RequestCode.READ_AUDITS, {})
+        first = asyncio.create_task(stored.read(request))
+        await asyncio.sleep(0)
+        try:
+            with pytest.raises(RequestError, match="another read of the ledger of audits takes"):
+                await stored.read(request)
+        finally:
+            responds.set()
+        assert (await first).code == 0
+        monkeypatch.setattr(stored_audits, "WAIT_S_MAX", 60)
+        assert (await stored.read(request)).code == 0
 
     asyncio.run(main())
 
