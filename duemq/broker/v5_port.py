@@ -101,6 +101,7 @@ async def serving_v5(
         context.clock,
         config,
         make_ack_batch(parts, context),
+        parts.pop.reviver.settled_ms if parts.pop else context.clock.now_ms,
         parts.rpc,
         cluster,
     )

@@ -273,19 +273,13 @@ class AckProcessor:
     ) -> None:
         """Check that a popped message is not visible again.
 
-        If the clock was set back since the pop, the reviver knows the end of the invisible time.
+        If its invisible time is over, as after a stall, or if the clock was set back since the pop,
+        the reviver knows whether its pop is decided.
 
         Raises:
             RequestError: NO_MESSAGE: the message is visible again, or acknowledged.
         """
-        message = f"message {offset} of {queue.topic}/{queue.queue_id}"
-        if receipt.visible_ms <= now_ms:
-            raise RequestError(
-                ResponseCode.NO_MESSAGE,
-                f"the receipt handle of {message} expired {now_ms - receipt.visible_ms} ms ago: "
-                f"the message is visible again",
-            )
-        if not is_ahead(receipt.pop_ms, now_ms):
+        if receipt.visible_ms > now_ms and not is_ahead(receipt.pop_ms, now_ms):
             return
         popped = PopCheckpoint(
             topic=queue.topic,
@@ -297,12 +291,20 @@ class AckProcessor:
             offsets=(offset,),
             broker_name=receipt.broker_name,
         )
-        if self._open_until_ms(popped, offset) is None:
-            raise RequestError(
-                ResponseCode.NO_MESSAGE,
-                f"the clock was set back since the pop of {message}, which is acknowledged, or "
-                f"visible again",
+        if self._open_until_ms(popped, offset) is not None:
+            return
+        message = f"message {offset} of {queue.topic}/{queue.queue_id}"
+        if receipt.visible_ms <= now_ms:
+            text = (
+                f"the receipt handle of {message} expired {now_ms - receipt.visible_ms} ms ago: "
+                f"the message is visible again"
             )
+        else:
+            text = (
+                f"the clock was set back since the pop of {message}, which is acknowledged, or "
+                f"visible again"
+            )
+        raise RequestError(ResponseCode.NO_MESSAGE, text)
 
     def _check_topic(self, queue: GroupQueue, offset: int, pop_ms: int) -> None:
         """Check that the topic was not deleted and created again since a pop.

@@ -6,7 +6,7 @@ Source: AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,12 +28,21 @@ from duemq_common.request import Request, Response
 class AckCalls:
     """Handlers of the calls that pass receipt handles.
 
+    Args:
+        settled_ms: Returns the revive time up to which every checkpoint is settled.
     Attributes:
         renewals: Automatic renewals of invisible times.
     """
 
-    def __init__(self, requests: BrokerRequests, broker_name: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        requests: BrokerRequests,
+        broker_name: str,
+        clock: Clock,
+        settled_ms: Callable[[], int],
+    ) -> None:
         self._requests, self._broker_name, self._clock = requests, broker_name, clock
+        self._settled_ms = settled_ms
         self.renewals = Renewals(clock, self._change)
 
     async def acknowledge(
@@ -55,7 +64,7 @@ class AckCalls:
         """
         handle = parse_handle(text, self._broker_name)
         newest = self.renewals.newest(group, topic, handle)
-        check_not_expired(newest, self._clock.now_ms())
+        self._check_not_expired(newest)
         fields = _fields_of(group, topic, newest)
         request = self._requests.request(context, client, RequestCode.ACK_MESSAGE, fields)
         self.renewals.remove_at_rest(group, topic, handle)
@@ -67,11 +76,14 @@ class AckCalls:
         try:
             handle = parse_handle(text, self._broker_name)
             handle = await self.renewals.remove(group, topic, handle)
-            check_not_expired(handle, self._clock.now_ms())
+            self._check_not_expired(handle)
             await self.acknowledge_handle(context, client, group, topic, handle)
         except V5Error as error:
             return status(error.code, error.text)
         return status(v2.OK)
+
+    def _check_not_expired(self, handle: Handle) -> None:
+        check_not_expired(handle, self._clock.now_ms(), self._settled_ms)
 
     async def acknowledge_handle(
         self, context: CallContext, client: V5Client, group: str, topic: str, handle: Handle
@@ -97,7 +109,7 @@ class AckCalls:
         )
         handle = parse_handle(request.receipt_handle, self._broker_name)
         handle = await self.renewals.remove(group, topic, handle)
-        check_not_expired(handle, self._clock.now_ms())
+        self._check_not_expired(handle)
         changed = await self._change(
             context, client, group, topic, handle, invisible_ms, suspend=request.suspend
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,11 +73,16 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def check_not_expired(handle: Handle, now_ms: int) -> None:
-    """Check that the invisible time of a message has not expired.
+def check_not_expired(handle: Handle, now_ms: int, settled_ms: Callable[[], int]) -> None:
+    """Check that a message is not visible again.
 
+    After a stall, a message may be invisible although its invisible time is over.
+
+    Args:
+        settled_ms: Returns the revive time up to which every checkpoint is settled.
     Raises:
-        V5Error: The invisible time has expired.
+        V5Error: The message is visible again.
     """
-    if handle.receipt.visible_ms <= now_ms:
+    visible_ms = handle.receipt.visible_ms
+    if visible_ms <= now_ms and visible_ms <= settled_ms():
         raise V5Error(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")

@@ -47,6 +47,7 @@ class V5Server:
         access: Access control; None: the broker has no accounts.
         config: Returns the current configuration; called for each request.
         ack_batch: Appends acknowledgements; None: POP is disabled.
+        settled_ms: Returns the revive time up to which every checkpoint is settled.
         meter: Meter of requests that are served together.
     """
 
@@ -61,6 +62,7 @@ class V5Server:
         clock: Clock,
         config: Callable[[], V5Config],
         ack_batch: AckBatch | None,
+        settled_ms: Callable[[], int],
         meter: RpcMeter,
         cluster: V5Cluster,
     ) -> None:
@@ -68,7 +70,7 @@ class V5Server:
         requests = BrokerRequests(dispatcher, gate)
         self._clock = clock
         self._transactions = TransactionCalls(requests)
-        self._acks = AckCalls(requests, identity.broker_name, clock)
+        self._acks = AckCalls(requests, identity.broker_name, clock, settled_ms)
         self.clients = V5Clients(clock, requests.verify, self._transactions.forward_check)
         turns: dict[str, CallTurns] = {}
         if ack_batch is not None:

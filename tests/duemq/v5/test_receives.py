@@ -172,7 +172,7 @@ class Receiving:
         requests, clock = BrokerRequests(parts.dispatcher, None), parts.store.clock
         name = parts.identity.broker_name
         self.topic, self.group, self.broker = topic, f"g-{topic}", broker
-        self.acks = AckCalls(requests, name, clock)
+        self.acks = AckCalls(requests, name, clock, clock.now_ms)
         find_group = parts.groups.find_or_create
         self.calls = ReceiveCalls(
             requests, self.acks, parts.topics.find, find_group, name, clock, lambda: CONFIG

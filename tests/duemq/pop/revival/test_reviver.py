@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +24,7 @@ from duemq.registry.topic_config import TopicConfig
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import RequestError
+from duemq_common.request import Request
 from duemq_common.topics import QUARANTINE_TOPIC
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
@@ -88,9 +89,20 @@ def test_messages_are_revived_while_the_table_of_offsets_is_full(
     rig(scene)
 
 
+def change_request(message: Popped, opaque: int) -> Request:
+    """Return a request for two more minutes of invisibility."""
+    request = ack_request(message, opaque, invisibleTime=120_000)
+    request.code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    return request
+
+
+@pytest.mark.parametrize("request_of", [ack_request, change_request])
 @pytest.mark.parametrize("stalled_ms", [1_000, 10_000], ids=["checkpoint is read", "is not read"])
 def test_acknowledgements_that_have_arrived_are_read_before_messages_are_revived(
-    rig: RunScene, monkeypatch: pytest.MonkeyPatch, stalled_ms: int
+    rig: RunScene,
+    monkeypatch: pytest.MonkeyPatch,
+    stalled_ms: int,
+    request_of: Callable[[Popped, int], Request],
 ) -> None:
     """After a stall, messages were delivered again that were acknowledged during it."""
 
@@ -105,7 +117,7 @@ def test_acknowledgements_that_have_arrived_are_read_before_messages_are_revived
         def now_ms() -> int:
             if rig.clock.now_ms() >= revive_ms and not sent:
                 sent.append(revive_ms)
-                peer.send(ack_request(message, 1))  # the socket of the broker has it at once
+                peer.send(request_of(message, 1))  # the socket of the broker has it at once
             return rig.clock.now_ms()
 
         monkeypatch.setattr(reviver, "_clock", SimpleNamespace(now_ms=now_ms, wait=rig.clock.wait))
