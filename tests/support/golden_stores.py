@@ -11,7 +11,6 @@ import functools
 import gzip
 import json
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from message_store.config import StoreConfig
 from schedule_service.levels import LevelTable
 from schedule_service.tags_code_rule import LevelRule
-from tests.support.sparse_files import SPARSE_BYTES, write_sparse
+from tests.support.sparse_files import unpack
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -71,13 +70,7 @@ def _unpacked() -> Path:
 @functools.cache
 def golden_store(name: str) -> Path:
     """Return an unpacked golden store; all tests share it and must not change it."""
-    with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz") as archive:
-        for member in archive:
-            wheel = archive.extractfile(member) if member.size >= SPARSE_BYTES else None
-            if wheel is None:
-                archive.extract(member, _unpacked(), filter="data")
-            else:
-                write_sparse(_unpacked() / member.name, wheel)
+    unpack(GOLDEN / "stores" / f"{name}.tar.gz", _unpacked())
     return _unpacked() / name
 
 

@@ -1,9 +1,10 @@
-"""Copies of files that keep their holes: a timer wheel has 38 MB, and few pages of it have data."""
+"""Copies and archives of stores with holes: a timer wheel has 38 MB, and few pages have data."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -37,7 +38,18 @@ def _seek(fd: int, pos: int, whence: int) -> int:
         return -1
 
 
-def write_sparse(path: Path, source: IO[bytes]) -> None:
+def unpack(path: Path, target: Path) -> None:
+    """Unpack an archive; large files get holes in place of blocks of zeros."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            large = archive.extractfile(member) if member.size >= SPARSE_BYTES else None
+            if large is None:
+                archive.extract(member, target, filter="data")
+            else:
+                _write_sparse(target / member.name, large)
+
+
+def _write_sparse(path: Path, source: IO[bytes]) -> None:
     """Write a file with holes in place of blocks of zeros."""
     with path.open("wb") as file:
         while block := source.read(BLOCK_BYTES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.interop.test_pop_stores import PopLedger
 from tests.interop.timer_work import KEYS
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
+from tests.support.sparse_files import unpack
 from tests.upgrade.former import Former, install_former
 from tests.upgrade.record import ARCHIVE, CONTENTS, FIRST_ARCHIVE
 from tests.upgrade.store_contents import StoreContents
@@ -27,8 +27,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("path", [ARCHIVE, FIRST_ARCHIVE], ids=["former", "0.1.0"])
 def test_the_present_version_delivers_what_the_former_left(path: Path, tmp_path: Path) -> None:
     """In a recorded store, which needs no history. The delays take seconds."""
-    with tarfile.open(path) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(path, tmp_path)
     contents = StoreContents.from_json((tmp_path / CONTENTS).read_text())
     with DueMQ(tmp_path / "present", store_dir=tmp_path / "store", keys=KEYS) as present:
         contents.end_all(present)

@@ -16,6 +16,7 @@ from duemq_common.errors import StoreFull
 from message_store.layout import CQ_UNIT
 from message_store.log import zeroing
 from message_store.log.zeroing import restored_size, write_zeros, zero_range
+from tests.support.sparse_files import copy_used
 from tests.support.stores import crash, open_store, put_one
 
 SIZE = 40_000
@@ -134,7 +135,7 @@ def disk_states(root: Path) -> Iterator[tuple[int, Path]]:
     """Yield (step, copy of a store) endlessly."""
     for step in range(1, 1_000):
         copy = root.with_name(f"copy-{step}")
-        shutil.copytree(root, copy)
+        shutil.copytree(root, copy, copy_function=copy_used)
         yield step, copy
         shutil.rmtree(copy)
 
