@@ -27,8 +27,8 @@ from functools import partial
 from typing import Self
 
 from delayed_delivery.service_tasks import preload, report_failure
-from duemq_common.allocator import return_free_memory
 from duemq_common.clock import Clock, Signal
+from duemq_common.memory.allocator import return_free_memory
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore

@@ -28,6 +28,7 @@ def sample(process: Child, metrics_port: int) -> Sample:
     figures: Sample = {
         "resident_mb": sizes["rss"] / 1e6,
         "anonymous_mb": sizes["anonymous"] / 1e6,
+        "huge_mb": huge_bytes(process.pid) / 1e6,
         "descriptors": sum(1 for _ in (root / "fd").iterdir()),
         "threads": sum(1 for _ in (root / "task").iterdir()),
         "cpu_s": process.cpu_seconds(),
@@ -40,6 +41,12 @@ def sample(process: Child, metrics_port: int) -> Sample:
         "scrape_bytes": len(text),
         "histograms": {name: buckets(text, f"{name}_seconds") for name in HISTOGRAMS},
     }
+
+
+def huge_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process in huge pages; 0 where Linux does not count it."""
+    totals = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(size) << 10 for size in re.findall(r"^AnonHugePages:\s+(\d+) kB", totals, re.M))
 
 
 def _metrics(port: int) -> str:

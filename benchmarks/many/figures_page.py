@@ -137,9 +137,13 @@ def _totals(results: Results) -> str:
         "late at the store, worst minute: p50 / p99 / p99.9 / max, ms": " / ".join(
             number(max((each[key] for each in late), default=0)) for key in PERCENTILES
         ),
+        "late after the due time, worst minute: p50 / p99 / p99.9 / max, ms": " / ".join(
+            number(max(row["late_after_due_ms"][key] for row in windows)) for key in PERCENTILES
+        ),
         "anonymous memory of the broker, MB: connected / end": " / ".join(
             number(each["anonymous_mb"]) for each in (results["connected"]["broker"], windows[-1])
         ),
+        "of it in huge pages at the end, MB": number(windows[-1]["huge_mb"]),
         "descriptors / threads": f"{windows[-1]['descriptors']:,} / {windows[-1]['threads']}",
         "cores: broker / load": " / ".join(
             number(median(row[name] for row in windows)) for name in ("broker_cores", "load_cores")
@@ -211,9 +215,10 @@ def _median(windows: list[Results], name: str) -> str:
 
 def _minutes(results: Results) -> str:
     lines = [
-        "| minute | in/s | out/s | late p50 | p99 | p99.9 | max ms | at the consumer p99 ms | "
-        "anonymous MB | descriptors | cores of broker | of load | longest turn ms | gc % |",
-        "|---" * 14 + "|",
+        "| minute | in/s | out/s | late p50 | p99 | p99.9 | max ms | after due p99 ms | at the "
+        "consumer p99 ms | anonymous MB | descriptors | cores of broker | of load | "
+        "longest turn ms | gc % |",
+        "|---" * 15 + "|",
     ]
     for index, row in enumerate(results["windows"], 1):
         late = row["late_at_store_ms"]
@@ -221,6 +226,7 @@ def _minutes(results: Results) -> str:
             row["accepted"] / row["seconds"],
             row["received"] / row["seconds"],
             *(late[key] for key in PERCENTILES),
+            row["late_after_due_ms"]["p99"],
             row["late_at_client_ms"]["p99"],
             row["anonymous_mb"],
             row["descriptors"],

@@ -148,7 +148,8 @@ def row(report: Figures, before: Sample, after: Sample) -> Figures:
         after["histograms"][name]["sum"] - before["histograms"][name]["sum"]
         for name in ("duemq_gc_pause", "duemq_gc_full_pause")
     )
-    names = ("resident_mb", "anonymous_mb", "descriptors", "threads", "scrape_s", "scrape_bytes")
+    memory = ("resident_mb", "anonymous_mb", "huge_mb")
+    names = (*memory, "descriptors", "threads", "scrape_s", "scrape_bytes")
     return report | {
         "seconds": seconds,
         "broker_cores": (after["cpu_s"] - before["cpu_s"]) / seconds,

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import print_json_line
-from duemq_common.allocator import return_large_blocks
+from duemq_common.clock import SystemClock
 from duemq_common.config import Properties, errors_name_sources, from_properties
 from duemq_common.config_text import read_properties as read_file
 from duemq_common.errors import UsageError
 from duemq_common.log_lines import JsonFormatter, OneLineFormatter
+from duemq_common.memory.allocator import return_large_blocks
 from message_store.config import StoreConfig
 from message_store.descriptors import headroom, raise_descriptor_limit
 
@@ -208,11 +209,12 @@ async def _run_broker(
     as_json: bool,
 ) -> str:
     from duemq.broker.broker import Broker
+    from duemq_common.memory.huge_pages import huge_pages
 
     started_s = asyncio.get_running_loop().time()
     broker = Broker(properties, config_file=file, read_again=reload_properties, kernels=kernels)
     on_signals(broker.stop_for_signal, broker.reload)  # `__aenter__` already serves clients
-    async with broker:
+    async with huge_pages(SystemClock()), broker:
         gc.freeze()  # existing objects stay alive
         _on_ready(broker, started_s, as_json)
         await broker.stopped()
@@ -236,6 +238,7 @@ async def _run_member(
     as_json: bool,
 ) -> str:
     from duemq.broker.member_broker import MemberBroker
+    from duemq_common.memory.huge_pages import huge_pages
 
     # Before the first broker: the collector frees those that a change of role has closed. A
     # complete collection at each change would stop the heartbeats for seconds on a busy machine.
@@ -250,7 +253,8 @@ async def _run_member(
         on_closing=limit_stop,
     )
     on_signals(member.stop_for_signal, member.reload)
-    failure = await member.run()
+    async with huge_pages(SystemClock()):
+        failure = await member.run()
     if as_json:
         print_json_line({"event": "stopped", "why": failure})
     return failure
@@ -317,7 +321,6 @@ async def _run_namesrv(properties: Properties, as_json: bool) -> None:
     from duemq.namesrv.name_servers import name_server
     from duemq.net.tls import load_tls
     from duemq.net.tls_config import TlsConfig
-    from duemq_common.clock import SystemClock
 
     check_refusals(properties)
     for notice in key_notices(properties, SECTIONS):

@@ -14,8 +14,8 @@ from duemq.net.listener import AcceptedSocket, Listener
 from duemq.net.memory import MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.tls import ServerTls
-from duemq_common.allocator import return_free_memory
 from duemq_common.clock import AwakeTime, Clock
+from duemq_common.memory.allocator import return_free_memory
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,12 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from duemq_common.allocator import KEPT_BYTES, M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+from duemq_common.memory.allocator import (
+    KEPT_BYTES,
+    M_ARENA_MAX,
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+)
 
 MAPPED_BYTES: Final = 1 << 17  # the default, which is fixed by setting it
 

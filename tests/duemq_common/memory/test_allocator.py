@@ -9,7 +9,7 @@ import pytest
 
 LARGE_BLOCKS = """
 import platform, sys
-from duemq_common.allocator import return_large_blocks
+from duemq_common.memory.allocator import return_large_blocks
 fixed = return_large_blocks()
 if platform.libc_ver()[0] != "glibc":
     sys.exit(0)
@@ -30,7 +30,7 @@ assert kept < 8 << 20, kept
 """
 FREE_BLOCKS = """
 import platform, sys
-from duemq_common.allocator import return_free_memory
+from duemq_common.memory.allocator import return_free_memory
 if platform.libc_ver()[0] != "glibc":
     assert return_free_memory() in (True, False)
     sys.exit(0)

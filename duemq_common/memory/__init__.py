@@ -1,0 +1,1 @@
+"""Memory of the process: the C library's heap and huge pages."""
