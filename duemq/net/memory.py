@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 CAPACITY_MIN: Final = 1 << 16  # pages are touched only as data arrives
 READ_BYTES_MIN: Final = 1 << 15
 READ_BYTES_MAX: Final = 1 << 18  # bytes of one read
+START_BYTES_MAX: Final = 16  # of a header's start that `begins_with` compares
 REQUEST_BYTES: Final = 2_048  # estimated objects of one request in flight, including its task
 FLOOR_BYTES: Final = 1 << 14  # every connection may use this much
 UNPARSED_BYTES_MAX: Final = 1 << 20  # of frames that wait for their turn; more are not read
@@ -97,10 +98,10 @@ class ReceiveBuffer:
         if end > self.touched:
             self.touched = end
 
-    def begins_with(self, header: bytes) -> bool:
-        """Return whether the header of the first frame begins with these bytes."""
+    def begins_with(self, *starts: bytes) -> bool:
+        """Return whether the header of the first frame begins with one of these."""
         first = self.start + PREFIX_BYTES
-        return self.view[first : first + len(header)] == header
+        return bytes(self.view[first : first + START_BYTES_MAX]).startswith(starts)
 
     def take(self, until: int) -> None:
         """Consume all bytes before `until`."""

@@ -1,7 +1,7 @@
-"""Round-robin queue of requests by connection; large requests wait for all others.
+"""Round-robin queue of requests by connection and rank.
 
-A connection with many requests does not delay the requests of other connections. A large request
-may take as long as thousands of small ones, so that it has a queue of its own. The requests of one
+A connection with many requests does not delay the requests of other connections. Requests of one
+rank do not delay those of another one: the caller says whose turn it is. The requests of one
 connection stay in order.
 """
 
@@ -16,38 +16,38 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """One FIFO queue per key; `pop` serves the keys in turn.
+    """One FIFO queue per key; `pop` serves the keys of a rank in turn.
 
+    Args:
+        ranks: Number of ranks.
     Attributes:
-        small, large: Non-empty queues by key, in turn order, of the keys whose next item is small
-            or large; read only.
-        count: Number of items.
+        keys: By rank, the keys whose next item has it, in turn order; read only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
         # The first key of a dict is found by a search through the places of removed keys.
-        self.small: OrderedDict[K, deque[tuple[T, bool]]] = OrderedDict()
-        self.large: OrderedDict[K, deque[tuple[T, bool]]] = OrderedDict()
-        self.count = 0
+        self.keys: list[OrderedDict[K, None]] = [OrderedDict() for _ in range(ranks)]
+        self._items: dict[K, deque[tuple[T, int]]] = {}
 
     def __contains__(self, key: K) -> bool:
-        return key in self.small or key in self.large
+        return key in self._items
 
-    def add(self, key: K, item: T, *, is_large: bool = False) -> None:
+    def add(self, key: K, item: T, rank: int = 0) -> None:
         """Append an item to its key's queue."""
-        self.count += 1
-        queue = self.small.get(key) or self.large.get(key)
-        if queue is None:
-            (self.large if is_large else self.small)[key] = deque(((item, is_large),))
+        items = self._items.get(key)
+        if items is None:
+            self._items[key] = deque(((item, rank),))
+            self.keys[rank][key] = None
         else:
-            queue.append((item, is_large))
+            items.append((item, rank))
 
-    def pop(self, *, is_large: bool = False) -> tuple[K, T]:
-        """Remove and return the next key and small or large item; the key's turn ends."""
-        self.count -= 1
-        queues = self.large if is_large else self.small
-        key, queue = queues.popitem(last=False)
-        item, _ = queue.popleft()
-        if queue:
-            (self.large if queue[0][1] else self.small)[key] = queue
+    def pop(self, rank: int = 0) -> tuple[K, T]:
+        """Remove and return the next key of a rank and its item; the key's turn ends."""
+        key, _ = self.keys[rank].popitem(last=False)
+        items = self._items[key]
+        item, _ = items.popleft()
+        if items:
+            self.keys[items[0][1]][key] = None
+        else:
+            del self._items[key]
         return key, item

@@ -7,8 +7,8 @@
                      within it, kernel: rows --> responses         (once), one write per connection
 
 Kernel and Python add the rows of a connection in frame order, so its messages are appended in the
-order in which they were sent. Connections with many bytes, or with commits of offsets, which have
-no response, have a queue of their own; without time for both, each is first every second turn.
+order in which they were sent. Connections with many bytes, or with the frequent pulls and commits
+of offsets, have a queue of their own; without time for both, each is first every second turn.
 While too many responses wait for confirmation, no turn runs; the next batch has the frames
 received meanwhile.
 """
@@ -37,7 +37,7 @@ from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import ROWS_MAX
 from duemq.send.put_path import PutPath
-from duemq.send.request_turns import COMMIT_START, RequestTurns
+from duemq.send.request_turns import CONSUMER_STARTS, RequestTurns
 from duemq.send.responses import (
     MustWait,
     PendingResponse,
@@ -134,7 +134,7 @@ class Ingest:
 
     def _add_ready(self, connection: Connection) -> None:
         received = connection.received
-        is_bulk = len(received) > FEW_BYTES or received.begins_with(COMMIT_START)
+        is_bulk = len(received) > FEW_BYTES or received.begins_with(*CONSUMER_STARTS)
         (self._bulk if is_bulk else self._prompt).append(connection)
 
     def _schedule(self) -> None:

@@ -3,6 +3,10 @@
 One-way commits of offsets are the most frequent requests, and take less time than the queue. They
 are handled at once; behind a queued request of their connection they stay unparsed.
 
+The pulls of thousands of consumers take seconds when the broker is overloaded. Of the requests that
+begin in a turn, each second one is another request if one waits: heartbeats, lists of members and
+commands of operators, whose clients give up after a few seconds.
+
 Frames that a connection receives while its earlier requests are queued stay unparsed, too;
 `on_begun` reports when the last of these requests has begun.
 """
@@ -20,10 +24,13 @@ from duemq.send.fair_queue import FairQueue
 from duemq_common.codes import RequestCode
 from duemq_common.request import Request
 
+OTHERS, PULLS, LARGE = range(3)  # ranks of requests
 LARGE_BYTES: Final = 1 << 14  # of a body; one larger request begins per turn
 BEGUN_BYTES_MAX: Final = 1 << 16  # bodies of the other requests that begin in one turn
 COMMIT: Final = RequestCode.UPDATE_CONSUMER_OFFSET.value
 COMMIT_START: Final = b'{"code":%d,' % COMMIT  # as clients write it; others are decoded singly
+PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+CONSUMER_STARTS: Final = (COMMIT_START, *(b'{"code":%d,' % code for code in PULL_CODES))
 COMMIT_BYTES_MAX: Final = 4_096  # of a header; longer ones are decoded singly
 COMMITS_MAX: Final = 64  # handled between two checks of the time
 
@@ -47,7 +54,8 @@ class RequestTurns:
         dispatcher: Dispatcher | None = None,
     ) -> None:
         self._time_s, self._on_begun, self._dispatcher = time_s, on_begun, dispatcher
-        self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()
+        self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue(ranks=3)
+        self._is_pull_next = False
         self._with_frames: set[Connection] = set()
         self.count = 0
         self.has_handled = False
@@ -73,9 +81,11 @@ class RequestTurns:
         if request.code == COMMIT and self._is_handled(connection, request):
             return True
         self.count += 1
-        is_large = len(request.body) > LARGE_BYTES
-        self._requests.add(connection, (request, serialize_type), is_large=is_large)
-        if is_large:  # it may wait for many others
+        rank = PULLS if request.code in PULL_CODES else OTHERS
+        if len(request.body) > LARGE_BYTES:
+            rank = LARGE
+        self._requests.add(connection, (request, serialize_type), rank)
+        if rank == LARGE:  # it may wait for many others
             connection.in_flight_bytes += len(request.body)
             connection.update_charge()
         return False
@@ -132,9 +142,12 @@ class RequestTurns:
         their request.
         """
         requests = self._requests
+        others, pulls, large = requests.keys
         begun_bytes = 0
-        while requests.small and begun_bytes < BEGUN_BYTES_MAX:
-            connection, (request, serialize_type) = requests.pop()
+        while (others or pulls) and begun_bytes < BEGUN_BYTES_MAX:
+            is_pull = bool(pulls) and (self._is_pull_next or not others)
+            self._is_pull_next = not is_pull
+            connection, (request, serialize_type) = requests.pop(PULLS if is_pull else OTHERS)
             self.count -= 1
             connection.dispatch(request, serialize_type)
             begun_bytes += len(request.body)
@@ -142,8 +155,8 @@ class RequestTurns:
                 self._check_frames(connection)
             if self._time_s() > end_s:
                 break
-        if requests.large:
-            connection, (request, serialize_type) = requests.pop(is_large=True)
+        if large:
+            connection, (request, serialize_type) = requests.pop(LARGE)
             self.count -= 1
             connection.in_flight_bytes -= len(request.body)
             connection.update_charge()

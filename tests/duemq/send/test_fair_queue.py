@@ -22,7 +22,7 @@ def test_turns(added: str, popped: str) -> None:
     for word in added.split():
         queue.add(word[0], word)
     found = []
-    while queue.count:
+    while queue.keys[0]:
         key, word = queue.pop()
         assert word[0] == key
         found.append(word)
@@ -30,18 +30,19 @@ def test_turns(added: str, popped: str) -> None:
     assert "A" not in queue
 
 
-def test_large_items_wait_in_the_order_of_their_key() -> None:
-    queue: FairQueue[str, str] = FairQueue()
-    for word, is_large in (("A1", True), ("A2", False), ("B1", True), ("C1", False), ("C2", True)):
-        queue.add(word[0], word, is_large=is_large)
-    assert list(queue.small) == ["C"]
+def test_items_of_each_rank_wait_in_the_order_of_their_key() -> None:
+    queue: FairQueue[str, str] = FairQueue(ranks=3)
+    for word, rank in (("A1", 2), ("A2", 0), ("B1", 2), ("C1", 0), ("C2", 2), ("D1", 1)):
+        queue.add(word[0], word, rank)
+    assert [list(keys) for keys in queue.keys] == [["C"], ["D"], ["A", "B"]]
     assert queue.pop() == ("C", "C1")
-    assert not queue.small
-    assert list(queue.large) == ["A", "B", "C"]
-    assert queue.pop(is_large=True) == ("A", "A1")
+    assert [list(keys) for keys in queue.keys] == [[], ["D"], ["A", "B", "C"]]
+    assert queue.pop(2) == ("A", "A1")
     assert queue.pop() == ("A", "A2")
-    assert [queue.pop(is_large=True)[1] for _ in range(2)] == ["B1", "C2"]
-    assert not queue.count
+    assert [queue.pop(2)[1] for _ in range(2)] == ["B1", "C2"]
+    assert "D" in queue
+    assert queue.pop(1) == ("D", "D1")
+    assert not any(key in queue for key in "ABCD")
 
 
 def test_a_turn_costs_the_same_with_many_connections() -> None:
@@ -49,7 +50,7 @@ def test_a_turn_costs_the_same_with_many_connections() -> None:
         queue: FairQueue[int, int] = FairQueue()
         for key in range(keys):
             queue.add(key, key)
-        while queue.count:
+        while queue.keys[0]:
             queue.pop()
 
     many, few = costs_s(lambda: serve(20_000), lambda: serve(2_000))

@@ -22,6 +22,7 @@ from tests.support.processor_time import costs_s
 from tests.support.send_path import SendPath, send_request
 
 INCOMPLETE = bytes(3)
+PULL, OTHER = 11, 30
 
 
 class ReadyRig:
@@ -40,7 +41,7 @@ class ReadyRig:
         self.ingest = self.front.new_ingest(
             time_s=self._time_s,
         )
-        self.dispatcher = Dispatcher({11: self._handle})
+        self.dispatcher = Dispatcher({PULL: self._handle, OTHER: self._handle})
 
     def _time_s(self) -> float:
         self.now_s += self._read_s
@@ -66,8 +67,8 @@ class ReadyRig:
         self.ingest.ready(connection)
 
 
-def frames(count: int, name: str) -> bytes:
-    requests = (Request(11, {}, f"{name}{number}".encode()) for number in range(count))
+def frames(count: int, name: str, code: int = OTHER) -> bytes:
+    requests = (Request(code, {}, f"{name}{number}".encode()) for number in range(count))
     return b"".join(codec.encode_request(request) for request in requests)
 
 
@@ -118,6 +119,37 @@ def test_requests_do_not_wait_for_the_commits_of_other_connections() -> None:
             rig.connection(frames(1, "other"))
             rig.ingest.run_turn()
         assert turns < 3 * 10 * len(consumers)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "rig_of", [lambda: ReadyRig(read_s=TURN_S / 8), lambda: ReadyRig(read_s=0, handle_s=TURN_S / 4)]
+)
+def test_requests_and_sends_do_not_wait_for_the_pulls_of_other_connections(
+    rig_of: Callable[[], ReadyRig],
+) -> None:
+    """Turns have not enough time to parse the pulls, or to handle them."""
+
+    async def scene() -> None:
+        rig = rig_of()
+        for _ in range(200):
+            rig.connection(frames(10, "many", PULL))
+        for _ in range(10):
+            rig.ingest.run_turn()
+        rig.connection(frames(1, "one"))
+        rig.connection(codec.encode_request(send_request(body=b"sent")))
+        for _ in range(3):
+            rig.ingest.run_turn()
+        assert b"one0" in rig.handled
+        assert rig.front.log.bodies == [b"sent"]
+        before = len(rig.handled), rig.many()
+        for _ in range(100):
+            for _ in range(20):  # more than a turn handles: they get half of it
+                rig.connection(frames(1, "other"))
+            rig.ingest.run_turn()
+        handled, pulls = len(rig.handled) - before[0], rig.many() - before[1]
+        assert handled / 3 < pulls < handled * 2 / 3
 
     asyncio.run(scene())
 
