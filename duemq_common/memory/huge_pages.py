@@ -17,10 +17,10 @@ import errno
 import logging
 import mmap
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ BLOCKS_READ: Final = 64  # blocks whose pages are examined together
 ENTRY_BYTES: Final = 8  # of /proc/self/pagemap
 PRESENT: Final = np.uint64(1 << 63)  # the highest bit of an entry
 USED_SHARE_MIN: Final = 31 / 32
-NO_MEMORY: Final = frozenset({errno.EAGAIN, errno.EBUSY, errno.ENOMEM})
+NO_MEMORY: Final = frozenset({errno.EBUSY, errno.ENOMEM})
 
 
 def block_bytes() -> int:
@@ -52,14 +52,14 @@ class HeapBlocks:
 
     Args:
         size: Bytes of a block, see `block_bytes`.
+        madvise: The system call, as that of the C library: address, size, advice; sets `errno`.
     Attributes:
         collapsed_count: Number of blocks that became huge pages.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, madvise: Callable[[int, int, int], int] | None = None) -> None:
         self._size, self.collapsed_count = size, 0
-        self._madvise = ctypes.CDLL(None, use_errno=True).madvise
-        self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._madvise = madvise or _madvise_of_library()
         self._examined = set[int]()  # collapsed, or refused by the system
 
     def candidates(self) -> list[int]:
@@ -86,13 +86,22 @@ class HeapBlocks:
         return np.frombuffer(data.ljust(read_bytes, b"\0"), np.uint64).reshape(count, pages)
 
     def collapse(self, address: int) -> bool:
-        """Make a block a huge page, if it can be one; return False without memory for it."""
+        """Make a block a huge page, if it can be one; return False without memory for it.
+
+        A block with a page that is in use by the system is a candidate again.
+        """
         is_collapsed = self._madvise(address, self._size, MADV_COLLAPSE) == 0
-        if not is_collapsed and ctypes.get_errno() in NO_MEMORY:
-            return False
-        self._examined.add(address)
+        reason = 0 if is_collapsed else ctypes.get_errno()
+        if reason not in NO_MEMORY and reason != errno.EAGAIN:
+            self._examined.add(address)
         self.collapsed_count += is_collapsed
-        return True
+        return reason not in NO_MEMORY
+
+
+def _madvise_of_library() -> Callable[[int, int, int], int]:
+    function = ctypes.CDLL(None, use_errno=True).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return cast("Callable[[int, int, int], int]", function)
 
 
 def _anonymous_spans() -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import mmap
 import platform
 import sys
@@ -15,6 +16,7 @@ import pytest
 from duemq_common.clock import FakeClock
 from duemq_common.memory import huge_pages
 from duemq_common.memory.huge_pages import (
+    MADV_COLLAPSE,
     PAUSE_MS,
     ROUND_MS,
     HeapBlocks,
@@ -97,6 +99,33 @@ def test_a_block_that_the_system_refuses_is_examined_once(memory: mmap.mmap) -> 
     assert blocks.collapse(address)
     assert blocks.collapsed_count == 0
     assert address not in blocks.candidates()
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_memory", "is_candidate"),
+    [
+        (errno.EINVAL, True, False),
+        (errno.EAGAIN, True, True),
+        (errno.ENOMEM, False, True),
+        (errno.EBUSY, False, True),  # the limit of a container
+    ],
+)
+def test_reasons_of_the_system(
+    memory: mmap.mmap, reason: int, has_memory: bool, is_candidate: bool
+) -> None:
+    calls = list[tuple[int, int, int]]()
+
+    def refuse(address: int, size: int, advice: int) -> int:
+        calls.append((address, size, advice))
+        ctypes.set_errno(reason)
+        return -1
+
+    blocks, address = HeapBlocks(SIZE, refuse), first_block(memory)
+    touch(memory, address, PAGES)
+    assert blocks.collapse(address) is has_memory
+    assert (address in blocks.candidates()) is is_candidate
+    assert calls == [(address, SIZE, MADV_COLLAPSE)]
+    assert blocks.collapsed_count == 0
 
 
 @pytest.mark.parametrize(
