@@ -22,6 +22,8 @@ UNREACHED: Final = {
     "duemq/registry/table_file.py read_bytes": "a start finds changes only after a kill between "
     "two writes; tests/duemq/registry/test_table_file.py",
     "duemq_common/config_text.py": "configuration, read before the store is opened",
+    "duemq_common/memory/huge_pages.py": "reads the process's own memory map, ten seconds after "
+    "the start; tests/duemq_common/memory/test_huge_pages.py",
     "message_store/index/index_file.py unlink": AFTER_ERROR,
     "message_store/index/index_service.py unlink": AFTER_ERROR,
     "message_store/log/block_sums.py open": CUT_LOG,
