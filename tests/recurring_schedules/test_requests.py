@@ -180,8 +180,11 @@ def test_trigger_and_backfill(opened: ScheduleRig) -> None:
 
 
 @pytest.mark.parametrize("change", ["none", "deleted", "created again"])
-def test_other_work_runs_during_a_backfill(opened: ScheduleRig, change: str) -> None:
+def test_other_work_runs_during_a_backfill(
+    opened: ScheduleRig, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     """A search for the next time may take long, and a backfill has up to 10,000."""
+    monkeypatch.setattr(steps, "thread_processor_s", lambda: 0.0)
     opened.create(every_ms=3_600_000)
     fields = {"action": "backfill", "name": "s", "topic": "T"}
     fields |= {"from_ms": str(MONDAY_MS - 86_400_000), "until_ms": str(MONDAY_MS)}
