@@ -81,12 +81,16 @@ class Planted:
         verdicts: Verdicts by log offset of the first record of each message.
         gaps: Log offsets of destroyed records, in order.
         in_queues: Messages whose fault is in a queue file.
+        marked: Lost messages with a marker that says that they were fired or moved.
+        not_due: Lost messages that the log shows as pending, because their level is due later.
     """
 
     root: Path
     verdicts: dict[int, str] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
     in_queues: set[int] = field(default_factory=set)
+    marked: set[int] = field(default_factory=set)
+    not_due: set[int] = field(default_factory=set)
 
 
 def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
@@ -291,6 +295,8 @@ class _Planting:
         made.in_queues = set(self.places("other_time", holder="level").tolist())
         made.verdicts |= dict.fromkeys(sound - made.in_queues, "pending")
         made.in_queues |= set(self.places("unreachable").tolist())
+        made.not_due = set(self.places("moved_lost", holder="level").tolist())
+        made.marked = set(self.places("fired_lost", "moved_lost").tolist()) - made.not_due
         made.verdicts |= dict.fromkeys(self.unexpected, "unexpected")
         gone = self.histories[self.histories["kind"] == KINDS.index("unreadable")]
         ends = gone["at"] + gone["size"]  # adjacent gaps are merged
