@@ -11,6 +11,7 @@ from message_store.layout import RECORD_HEAD
 from spark_reconciliation.audit import clock_steps
 from spark_reconciliation.audit.audit_config import AuditConfig
 from spark_reconciliation.audit.summary import Summary, summarize
+from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.scan.files import Root
 from spark_reconciliation.scan.planning import log_segments, plan_log
 from spark_reconciliation.scan.record_scan import RecordScan
@@ -275,11 +276,13 @@ def test_a_clock_step_needs_many_records(
 def test_a_brief_audit_reports_the_same_clock_steps(
     spark: Any, stepped: dict[str, Expected]
 ) -> None:
-    for place, name in enumerate(CASES):
-        store = list(stepped)[place]
-        if name in {"back_with_pending_timers", "early_in_a_burst"}:
-            brief, unread = count_stores(spark, [store])
-            assert summarize(brief.rest, unread, kept=brief.kept).verdicts == stepped[store][0]
+    with use_engine_of(spark):  # the module's other engine may still be in use
+        for place, name in enumerate(CASES):
+            store = list(stepped)[place]
+            if name in {"back_with_pending_timers", "early_in_a_burst"}:
+                brief, unread = count_stores(spark, [store])
+                summary = summarize(brief.rest, unread, kept=brief.kept)
+                assert summary.verdicts == stepped[store][0]
 
 
 def test_a_clean_audit_with_a_step_is_clean_and_reports_it() -> None:
