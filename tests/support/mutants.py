@@ -108,7 +108,7 @@ class Changes(ast.NodeVisitor):
     """Visitor that collects the possible changes in the functions of a module.
 
     Attributes:
-        found: (line, first byte, byte after the last one, replacement) of each change.
+        changes: (line, first byte, byte after the last one, replacement) of each change.
     """
 
     def __init__(self, source: bytes) -> None:
