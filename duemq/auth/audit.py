@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from duemq.net.dispatcher import RecordResult
 from duemq_common.codes import ResponseCode
@@ -75,13 +76,13 @@ class RecordedEntry(Struct):
         return {
             "number": self.number,
             "time_ms": self.time_ms,
-            "user": truncated(entry.user),
+            "user": entry.user,
             "from": entry.peer,
             "code": entry.code,
-            "resource": truncated(entry.resource),
+            "resource": entry.resource,
             "action": entry.action,
-            "account": truncated(entry.account),
-            "reason": truncated(entry.reason),
+            "account": entry.account,
+            "reason": entry.reason,
             "result": self.result,
         }
 
@@ -110,6 +111,7 @@ class AuditLog:
     def refused(self, entry: AuditEntry) -> None:
         """Log a refusal, or count it."""
         self.refused_count += 1
+        entry = shortened(entry)
         self._record(self._refused, entry).result = ResponseCode.NO_PERMISSION
         now_ms = self._now_ms()
         passed_s = max(now_ms - self._refilled_ms, 0) / 1_000
@@ -124,7 +126,7 @@ class AuditLog:
     def allowed(self, entries: Iterable[AuditEntry]) -> RecordResult:
         """Log an administrative request that may proceed; return what records its result."""
         recorded = []
-        for entry in entries:
+        for entry in map(shortened, entries):
             self._write(logging.INFO, "allowed", entry)
             recorded.append(self._record(self._allowed, entry))
 
@@ -136,7 +138,7 @@ class AuditLog:
 
     def allowed_read(self, entry: AuditEntry) -> None:
         """Log an administrative request that only reads; it has no entry in memory."""
-        self._write(logging.INFO, "allowed", entry)
+        self._write(logging.INFO, "allowed", shortened(entry))
 
     def view(self, fields: Mapping[str, str]) -> dict[str, object]:
         """Return a page of the entries in memory, newest first.
@@ -160,14 +162,16 @@ class AuditLog:
     def _write(self, level: int, event: str, entry: AuditEntry) -> None:
         line: dict[str, object] = {
             "event": event,
-            "user": truncated(entry.user),
+            "user": entry.user,
             "from": entry.peer,
+            "code": entry.code,
+            "resource": entry.resource,
+            "action": entry.action,
         }
-        line |= {"code": entry.code, "resource": truncated(entry.resource), "action": entry.action}
         if entry.account:
-            line["account"] = truncated(entry.account)
+            line["account"] = entry.account
         if entry.reason:
-            line["why"] = truncated(entry.reason)
+            line["why"] = entry.reason
         if self.suppressed:
             line["leftOut"], self.suppressed = self.suppressed, 0
         self._log.log(level, "%s", json.dumps(line, separators=(",", ":")))
@@ -175,6 +179,17 @@ class AuditLog:
 
 def _number(text: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+
+
+def shortened(entry: AuditEntry) -> AuditEntry:
+    """Return an entry with truncated texts, which clients choose: entries stay in memory."""
+    return replace(
+        entry,
+        user=truncated(entry.user),
+        resource=truncated(entry.resource),
+        reason=truncated(entry.reason),
+        account=truncated(entry.account),
+    )
 
 
 def truncated(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from typing import Any
 
 import pytest
@@ -111,3 +112,13 @@ def test_entries_in_memory_are_bounded_and_refusals_hide_no_change(now_ms: list[
         (entry["number"] for entry in shown), reverse=True
     )
     assert (shown[-1]["user"], shown[-1]["result"]) == ("root", 0)
+
+
+def test_entries_in_memory_do_not_keep_the_long_texts_of_clients(now_ms: list[int]) -> None:
+    audit, text = AuditLog(lambda: now_ms[0]), "x" * 100_000
+    references = sys.getrefcount(text)
+    audit.refused(AuditEntry(text, "::1:1", 10, text, "", text, text))
+    audit.allowed([AuditEntry(text, "::1:1", 17, text, "Update", account=text)])
+    assert sys.getrefcount(text) == references
+    page: dict[str, Any] = audit.view({})
+    assert {entry["user"] for entry in page["entries"]} == {"x" * TEXT_CHARACTERS_MAX + "..."}
