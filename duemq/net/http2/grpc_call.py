@@ -160,6 +160,11 @@ class GrpcCall:
         return self.trailers is not None or self.is_lost
 
     @property
+    def metadata_bytes(self) -> int:
+        """Bytes of the header fields."""
+        return sum(map(len, self.metadata)) + sum(map(len, self.metadata.values()))
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes of the client that the handler has not received."""
         return len(self.buffer) + sum(map(len, self._received))

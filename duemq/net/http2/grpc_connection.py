@@ -3,9 +3,11 @@
     bytes --Http2Server--> events --> GrpcCall: metadata, messages --> handler, one task per call
     bytes <--Http2Server-- headers, messages, trailers <--- once per turn of the event loop
 
-Outgoing messages stay in their call until the peer opens its flow control window; they are charged
-to the memory budget together with incomplete incoming messages. A violation of HTTP/2 closes the
-connection. Not thread-safe: all methods run on the event loop's thread.
+Outgoing messages stay in their call until the peer opens its flow control window. They are charged
+to the memory budget, together with incomplete incoming messages and the header fields of calls,
+which a client can repeat with a few bytes. While memory is scarce, a connection may have calls of
+`FLOOR_BYTES`; further ones are refused. A violation of HTTP/2 closes the connection. Not
+thread-safe: all methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class GrpcConnection(asyncio.Protocol):
         self._blocked: set[int] = set()  # streams whose window is closed
         self._flush_scheduled = self._is_writable = False
         self._buffered_bytes = 0  # by calls, in both directions
+        self._metadata_bytes = 0  # of the calls
         self._unsent_bytes_max = memory.unsent_bytes_max
         self._stuck_since_s = NOT_STUCK
         self._is_draining = self._is_closed = False
@@ -139,20 +142,32 @@ class GrpcConnection(asyncio.Protocol):
         path = fields.get(b":path", b"")
         method = self._methods.get(path)
         if method is None or self._is_draining:
-            call = self._calls[stream_id] = GrpcCall(self, stream_id, _UNKNOWN, fields)
+            call = self._add(stream_id, _UNKNOWN, fields)
             if method is None:
                 text = path[:PATH_BYTES_MAX].decode("utf-8", "replace")
                 call.finish(GrpcStatus.UNIMPLEMENTED, f"there is no method {text}")
             else:
                 call.finish(GrpcStatus.UNAVAILABLE, "the broker is stopping")
             return
-        call = self._calls[stream_id] = GrpcCall(self, stream_id, method, fields)
+        call = self._add(stream_id, method, fields)
         if self._buffered_bytes > self._unsent_bytes_max:
             call.finish(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read responses")
+            return
+        calls_bytes = self._calls_bytes
+        if calls_bytes > FLOOR_BYTES and not self._memory.has_room(
+            calls_bytes - self.charged_bytes
+        ):
+            text = "too many calls for the memory that is left (remotingMemoryMax)"
+            call.finish(GrpcStatus.RESOURCE_EXHAUSTED, text)
             return
         call.begin(self._loop.time())
         if method.streams:
             call.serve()
+
+    def _add(self, stream_id: int, method: GrpcMethod, fields: Mapping[bytes, bytes]) -> GrpcCall:
+        call = self._calls[stream_id] = GrpcCall(self, stream_id, method, fields)
+        self._metadata_bytes += call.metadata_bytes
+        return call
 
     def on_data(self, stream_id: int, data: bytes) -> None:
         """Add received bytes to a call."""
@@ -288,6 +303,7 @@ class GrpcConnection(asyncio.Protocol):
     def _remove(self, call: GrpcCall) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
             self.count_bytes(-call.buffered_bytes - len(call.unsent))
+            self._metadata_bytes -= call.metadata_bytes
             self._blocked.discard(call.stream_id)
             self._dirty.pop(call.stream_id, None)
 
@@ -301,8 +317,7 @@ class GrpcConnection(asyncio.Protocol):
     def update_charge(self) -> None:
         """Update the charge to the bytes in use."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        held_bytes = self._buffered_bytes + self._http2.unparsed_bytes + unsent
-        held_bytes += len(self._calls) * CALL_BYTES
+        held_bytes = self._buffered_bytes + self._http2.unparsed_bytes + unsent + self._calls_bytes
         self._memory.charge(self, 0 if self._is_closed else held_bytes)
 
     @property
@@ -321,8 +336,13 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def _calls_bytes(self) -> int:
+        """Estimated bytes of the calls, without what they buffer."""
+        return len(self._calls) * CALL_BYTES + self._metadata_bytes
+
     def _update_charge_if_large(self) -> None:
-        held_bytes = self._buffered_bytes + len(self._calls) * CALL_BYTES
+        held_bytes = self._buffered_bytes + self._calls_bytes
         if held_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.update_charge()
 

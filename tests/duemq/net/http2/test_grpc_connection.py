@@ -63,7 +63,7 @@ class Transport(asyncio.Transport):
 class Peer:
     """A client of the connection under test; its first calls have the ids 1, 3, 5."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: MemoryBudget | None = None) -> None:
         methods = {
             b"/test/Echo": GrpcMethod("Echo", echo),
             b"/test/Open": GrpcMethod("Open", stay_open, streams=True),
@@ -72,7 +72,7 @@ class Peer:
         self.connection = GrpcConnection(
             methods,
             limits=GrpcLimits(calls_max=CALLS_MAX),
-            memory=MemoryBudget(),
+            memory=memory or MemoryBudget(),
             notices=PeerNotices(logging.getLogger("test")),
             address=("10.0.0.7", 1),
             on_open=lambda _: None,
@@ -234,3 +234,22 @@ def test_fields_longer_than_the_limit_close_the_connection() -> None:
         peer.connection.connection_lost(None)
 
     scene(main)
+
+
+def test_header_fields_of_open_calls_are_bounded_by_the_memory_budget() -> None:
+    memory, field_bytes = MemoryBudget(1 << 18), 8_000
+
+    async def main() -> None:
+        peer = Peer(memory)
+        calls = [peer.begin(path=b"/test/Open", x=b"y" * field_bytes) for _ in range(40)]
+        refused = await peer.responses()
+        assert set(refused.values()) == {(b"200", b"8")}
+        open_calls = [stream_id for stream_id in calls if stream_id not in refused]
+        assert field_bytes * len(open_calls) < memory.used_bytes <= memory.limit_bytes
+        for stream_id in open_calls:
+            peer.end(stream_id)
+        assert set(await peer.responses()) == set(open_calls)
+        assert memory.used_bytes == 0
+        peer.connection.connection_lost(None)
+
+    asyncio.run(main())
