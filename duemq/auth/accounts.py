@@ -28,10 +28,10 @@ from duemq.auth.model import (
 )
 from duemq.auth.policies import Policies
 from duemq.auth.secret_file import NotSynced
+from duemq.auth.signature import ACCESS_KEY_CHARACTERS_MAX
 
 USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 10_000  # entries per ACL
-NAME_CHARACTERS_MAX: Final = 255
 SUBJECT_PREFIX: Final = "User:"
 T = TypeVar("T")
 
@@ -206,8 +206,9 @@ def check_name(name: str) -> None:
     """Raise AccountRefused if a user name is invalid."""
     if not name.strip():
         raise AccountRefused("username can not be blank")
-    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        raise AccountRefused(f"a username has at most {NAME_CHARACTERS_MAX} printable characters")
+    if len(name) > ACCESS_KEY_CHARACTERS_MAX or not name.isprintable():
+        text = f"a username has at most {ACCESS_KEY_CHARACTERS_MAX} printable characters"
+        raise AccountRefused(text)
 
 
 def check_entries(entries: tuple[PolicyEntry, ...]) -> None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from duemq_common.request import Request
 
 ACCESS_KEY: Final = "AccessKey"
+ACCESS_KEY_CHARACTERS_MAX: Final = 255
 SIGNATURE: Final = "Signature"
 CREDENTIALS: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
 """Header fields that identify the account of a request."""
@@ -48,6 +49,16 @@ class Credentials(Struct, frozen=True):
         signed[ACCESS_KEY] = self.access_key
         signed[SIGNATURE] = sign(signed_bytes(signed, body, version), self.secret)
         return signed
+
+
+def account_of(request: Request) -> str:
+    """Return the account of a checked request, to be kept; empty if it has none.
+
+    Nothing verifies the field without accounts, or from addresses that need no signature: a longer
+    text is not an account.
+    """
+    access_key = request.fields.get(ACCESS_KEY, "")
+    return access_key if len(access_key) <= ACCESS_KEY_CHARACTERS_MAX else ""
 
 
 def signed_bytes(fields: Mapping[str, str], body: bytes, version: int) -> bytes:

@@ -41,6 +41,7 @@ LANGUAGES: Final = (
     "RUST",
     "NODE_JS",
 )
+OTHER: Final = "OTHER"
 _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
 _INT32_MAX: Final = 0x7FFF_FFFF
 HTTP2_START: Final = b"PRI "  # first bytes of HTTP/2
@@ -199,7 +200,7 @@ def _command(header: _Header, body: bytes) -> Command:
         body=body,
         opaque=header.opaque,
         flag=header.flag,
-        language=header.language,
+        language=header.language if header.language in _LANGUAGE_CODES else OTHER,
         version=header.version,
         remark=header.remark,
         oneway=bool(header.flag & FLAG_ONEWAY),
@@ -353,7 +354,7 @@ def _encode_binary(header: _WrittenHeader) -> bytes:
         raise FrameError(f"code {header.code} does not fit the binary header")
     head = layout.HEADER.pack(
         header.code,
-        _LANGUAGE_CODES.get(header.language, _LANGUAGE_CODES["OTHER"]),
+        _LANGUAGE_CODES.get(header.language, _LANGUAGE_CODES[OTHER]),
         min(header.version, 0x7FFF),
         header.opaque,
         header.flag,
@@ -377,7 +378,7 @@ def _decode_binary(data: bytes) -> _Header:
         raise FrameError(f"binary header: extFields of {fields_len} bytes exceed the header")
     return _Header(
         code=code,
-        language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
+        language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else OTHER,
         version=version,
         opaque=opaque,
         flag=flag,

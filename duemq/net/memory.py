@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+from sys import getsizeof
 from typing import Final, Protocol
 
 import numpy as np
@@ -122,8 +123,8 @@ class ReceiveBuffer:
 
 def estimate_bytes(request: Request) -> int:
     """Return the estimated memory of a decoded request in bytes."""
-    texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
-    return REQUEST_BYTES + len(request.body) + texts
+    texts = sum(map(getsizeof, request.fields)) + sum(map(getsizeof, request.fields.values()))
+    return REQUEST_BYTES + len(request.body) + texts + getsizeof(request.remark)
 
 
 class ChargedConnection(Protocol):

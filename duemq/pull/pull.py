@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
-from duemq.auth.signature import ACCESS_KEY
+from duemq.auth.signature import ACCESS_KEY, account_of
 from duemq.configuration.config import BrokerConfig
 from duemq.configuration.replication_config import ReplicationConfig
 from duemq.metrics.put_get_stats import BrokerStats
@@ -423,8 +423,8 @@ class PullProcessor:
 
 def clear_content(request: Request) -> None:
     """Clear all fields but the account, to save memory while the request is held."""
-    account = request.fields.get(ACCESS_KEY)
-    request.fields = {} if account is None else {ACCESS_KEY: account}
+    account = account_of(request)
+    request.fields = {ACCESS_KEY: account} if account else {}
     request.body, request.remark, request.language = b"", None, ""
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
-from duemq.auth.signature import ACCESS_KEY
+from duemq.auth.signature import account_of
 from duemq.configuration.config import BrokerConfig
 from duemq.filters import FilterError
 from duemq.net import fields
@@ -79,7 +79,7 @@ class ClientProcessor:
         has one, also a consumer.
         """
         heartbeat = await self._parsed(request)
-        account = request.fields.get(ACCESS_KEY, "")
+        account = account_of(request)
         if not self._records.may_publish(account, _peer(request).address[0]):
             heartbeat = replace(heartbeat, producers=())
         await self._prepare_groups(heartbeat)

@@ -239,3 +239,10 @@ def test_a_long_header_is_refused_before_it_is_decoded(serialize_type: int) -> N
     text = "x" * codec.HEADER_BYTES_MAX
     with pytest.raises(FrameError, match="the limit is 262144"):
         decode(codec.encode_request(Request(1, {"a": text}), serialize_type=serialize_type))
+
+
+@pytest.mark.parametrize("language", ["X", "java", 7, ["JAVA"], "x" * 100_000])
+def test_the_language_of_an_unknown_client_is_other(language: object) -> None:
+    decoded = decode(json_frame(json.dumps({"code": 105, "language": language}).encode()))
+    assert isinstance(decoded, Request)
+    assert decoded.language == "OTHER"

@@ -10,7 +10,14 @@ import pytest
 from duemq.net import accepting_server
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
+from duemq.net.memory import (
+    FLOOR_BYTES,
+    NOT_STUCK,
+    REQUEST_BYTES,
+    UNREAD_BYTES_MAX,
+    MemoryBudget,
+    estimate_bytes,
+)
 from duemq.net.server import RemotingServer
 from duemq_common.clock import FakeClock
 from duemq_common.request import Request
@@ -173,3 +180,9 @@ def test_incomplete_frames_of_all_connections_share_one_limit(run: Run) -> None:
         assert remoting.memory.used_bytes == 0
 
     run(main())
+
+
+@pytest.mark.parametrize("text", ["x" * 4_000, "\U0001f600" * 1_000], ids=["1 byte", "4 bytes"])
+def test_the_estimate_of_a_request_has_the_bytes_of_all_its_texts(text: str) -> None:
+    for request in (Request(1, {"a": text}), Request(1, {text: "a"}), Request(1, {}, remark=text)):
+        assert estimate_bytes(request) >= REQUEST_BYTES + 4_000

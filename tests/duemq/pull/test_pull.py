@@ -284,6 +284,27 @@ def test_a_long_poll_does_not_keep_its_request_content(
     run(scene())
 
 
+@pytest.mark.parametrize(
+    ("access_key", "kept"), [("alice", {"AccessKey": "alice"}), ("x" * 256, {})]
+)
+def test_a_long_poll_keeps_only_what_can_be_an_account(
+    run: Callable[..., Any],
+    store: FakeStore | MessageStore,
+    access_key: str,
+    kept: dict[str, str],
+) -> None:
+    async def scene() -> None:
+        rig = Rig(store=store)
+        request = rig.request(sysFlag=SUBSCRIPTION | SUSPEND, AccessKey=access_key)
+        pull = asyncio.create_task(handled(rig.processor.pull, request))
+        await settle()
+        assert (len(rig.long_polls), request.fields) == (1, kept)
+        put(rig.store, "T", b"late")
+        assert (await pull).code == 0
+
+    run(scene())
+
+
 def test_a_long_poll_returns_the_next_message(
     run: Callable[..., Any], store: FakeStore | MessageStore
 ) -> None:

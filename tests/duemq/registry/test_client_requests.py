@@ -325,3 +325,18 @@ def test_an_account_that_may_not_send_registers_no_producer_groups(
 @pytest.mark.parametrize("code", [35, 38])
 def test_members_need_no_task(code: int) -> None:
     assert Dispatcher(Rig().handlers).responds_at_once(code)
+
+
+@pytest.mark.parametrize(("access_key", "account"), [("alice", "alice"), ("x" * 256, "")])
+def test_a_registered_client_keeps_only_what_can_be_an_account(
+    run: Callable[..., Any], access_key: str, account: str
+) -> None:
+    async def scene() -> None:
+        rig = Rig()
+        body = b'{"clientID":"c","producerDataSet":[{"groupName":"P"}]}'
+        await rig.call(34, FakePeer(), body, AccessKey=access_key)
+        channel = rig.clients.producer("P")
+        assert channel is not None
+        assert channel.account == account
+
+    run(scene())
