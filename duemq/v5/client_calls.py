@@ -27,7 +27,7 @@ from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext, context_of
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
-from duemq.v5.settings import effective_settings
+from duemq.v5.settings import effective_settings, kept_settings
 from duemq.v5.status import V5Error, status
 from duemq_common.codes import RequestCode
 
@@ -117,7 +117,7 @@ class ClientCalls:
         await self._register(context, client, settings)
         if settings.HasField("subscription"):
             group = self._find_group(settings.subscription.group.name)  # may create it
-        client.settings = settings
+        client.settings = kept_settings(settings)
         effective = effective_settings(settings, group, self._config())
         return api.TelemetryCommand(status=status(v2.OK), settings=effective)
 

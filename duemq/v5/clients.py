@@ -33,7 +33,7 @@ class V5Client:
     """V5 client; a `Peer` of in-process requests.
 
     Attributes:
-        settings: Settings from the client; None: none received yet.
+        settings: Settings from the client, see `kept_settings`; None: none received yet.
         command: Sends a telemetry command to the client; None: no telemetry stream is open.
         on_request: Called with each one-way request from the broker.
     """

@@ -39,6 +39,32 @@ EXPONENTIAL_MS: Final = (5_000, 7_200_000, 2.0)
 STEPS_MAX: Final = 128  # per custom retry policy of a group
 
 
+def kept_settings(settings: v2.Settings) -> v2.Settings:
+    """Return the part of a client's settings that its later calls need.
+
+    The client table charges the topics and subscriptions to the memory budget. The rest, fields of
+    other versions included, may be as long as a message, and would be kept for each client.
+    """
+    kept = v2.Settings(client_type=settings.client_type)
+    if settings.HasField("request_timeout"):
+        timeout = settings.request_timeout
+        kept.request_timeout.seconds, kept.request_timeout.nanos = timeout.seconds, timeout.nanos
+    if settings.HasField("publishing"):
+        kept.publishing.SetInParent()
+        for topic in settings.publishing.topics:
+            kept.publishing.topics.add(name=topic.name)
+    elif settings.HasField("subscription"):
+        kept.subscription.group.name = settings.subscription.group.name
+        for each in settings.subscription.subscriptions:
+            expression = v2.FilterExpression(
+                type=each.expression.type, expression=each.expression.expression
+            )
+            kept.subscription.subscriptions.add(
+                topic=v2.Resource(name=each.topic.name), expression=expression
+            )
+    return kept
+
+
 def effective_settings(
     settings: v2.Settings, group: GroupConfig | None, config: V5Config
 ) -> v2.Settings:
