@@ -74,8 +74,11 @@ class V5Client:
         raise ConnectionError(f"v5 clients (gRPC) do not support request {request.code}")
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Register a callback that is called once when the client is removed."""
-        self._close_callbacks.append(callback)
+        """Call `callback` once when the client is removed; at once if it is already removed."""
+        if self._closed:
+            callback(self)
+        else:
+            self._close_callbacks.append(callback)
 
     def close(self) -> None:
         """Mark the client as closed and call the callbacks."""

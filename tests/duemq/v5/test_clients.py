@@ -155,3 +155,15 @@ def test_a_removed_client_gets_no_requests() -> None:
 def test_the_address_is_the_born_host(address: str, host: bytes) -> None:
     made = CallContext("c", (address, 5), "GO", "", None, None)
     assert V5Client(made, lambda client, request: None).born_host[0] == host
+
+
+def test_a_callback_of_a_removed_client_is_called_at_once() -> None:
+    """A call that outlives its client registers long polls, which nothing else would remove."""
+    rig, called = Rig(), list[Peer]()
+    client = rig.table.for_call(context())
+    client.on_close(called.append)
+    assert called == []
+    rig.table.remove(context())
+    assert called == [client]
+    client.on_close(called.append)
+    assert called == [client, client]
