@@ -22,6 +22,7 @@ from duemq.net.view_names import RIGHTS_VIEW
 from duemq_common.codes import ResponseCode
 
 LOGINS_MAX: Final = 1_000
+ACCOUNT_LOGINS_MAX: Final = 16
 IDLE_S: Final = 30 * 60.0
 AGE_MAX_S: Final = 12 * 3600.0
 
@@ -60,7 +61,9 @@ class Login:
 
 
 class Logins:
-    """Logins by the value of the cookie.
+    """Logins by the value of the cookie, least recently used first.
+
+    An account has at most `ACCOUNT_LOGINS_MAX`, so that it cannot end the logins of others.
 
     Args:
         now_s: Returns a monotonic time in seconds.
@@ -72,7 +75,10 @@ class Logins:
 
     def start(self, credentials: Credentials, role: LoginRole) -> str:
         """Start a login and return the value of its cookie."""
-        if len(self._logins) >= LOGINS_MAX:
+        own = [name for name, each in self._logins.items() if each.name == credentials.access_key]
+        if len(own) >= ACCOUNT_LOGINS_MAX:
+            self.end(own[0])
+        elif len(self._logins) >= LOGINS_MAX:
             self._logins.popitem(last=False)
         now_s, name = self._now_s(), secrets.token_urlsafe(32)
         csrf = secrets.token_urlsafe(32)

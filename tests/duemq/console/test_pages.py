@@ -19,7 +19,14 @@ from duemq.broker.broker import Broker
 from duemq.client import Admin, Message, Producer, PullConsumer
 from duemq.client.admin.topics import TopicSettings
 from duemq.console import catalogue
-from duemq.console.logins import AGE_MAX_S, IDLE_S, LOGINS_MAX, LoginRole, Logins
+from duemq.console.logins import (
+    ACCOUNT_LOGINS_MAX,
+    AGE_MAX_S,
+    IDLE_S,
+    LOGINS_MAX,
+    LoginRole,
+    Logins,
+)
 from duemq.console.pages import inventory
 from duemq.console.rendering import HERE
 from duemq.net.view_names import LEVELS_VIEW
@@ -265,8 +272,20 @@ def test_logins_expire_and_are_limited() -> None:
         assert logins.find(name) is not None
         now_s += IDLE_S
     assert logins.find(name) is None
-    first, *_ = [logins.start(ROOT, LoginRole.ADMIN) for _ in range(LOGINS_MAX + 1)]
+    accounts = [Credentials(f"account-{number}", "secret") for number in range(LOGINS_MAX + 1)]
+    first, *_ = [logins.start(account, LoginRole.ADMIN) for account in accounts]
     assert logins.find(first) is None
+
+
+def test_an_account_ends_only_its_own_logins() -> None:
+    logins = Logins(lambda: 0.0)
+    admin = logins.start(ROOT, LoginRole.ADMIN)
+    first, second, *_ = [logins.start(VIEWER, LoginRole.VIEWER) for _ in range(ACCOUNT_LOGINS_MAX)]
+    assert logins.find(first) is not None  # now the most recently used one
+    for _ in range(LOGINS_MAX):
+        last = logins.start(VIEWER, LoginRole.VIEWER)
+    assert logins.find(second) is None
+    assert [logins.find(name) is not None for name in (admin, last)] == [True, True]
 
 
 def test_every_text_is_in_every_language_and_used() -> None:
