@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LATE_MS: Final = 500  # a request that is this late is not served: PopMessageRequestHeader
 TURNS: Final = 100  # of which `priority.factor` read queues by priority
+EARLY_TOPICS_MAX: Final = 65_536  # retry topics that held requests add to the store's topic table
 RETRY_EVERY: Final = 5  # popFromRetryProbability=20: each fifth pop reads the retry topics first
 
 
@@ -70,6 +71,7 @@ class PopQueues:
         self._long_polls, self._clock, self._config = long_polls, clock, config
         self._serves, self._access_version, self._retries = serves, access_version, retries
         self.polling: Counter[PopTarget] = Counter()
+        self._early_topics = 0
 
     # -- checks, in Apache's order --------------------------------------------------------------
 
@@ -242,9 +244,11 @@ class PopQueues:
         if left_ms <= 0:
             return ResumeReason.TIMED_OUT
         version, peer = self._access_version(), request.peer
-        first, *also = self._slots(target)
-        share = target if takes else None
-        poll = self._long_polls.hold(first, subscription, peer, left_ms, also=also, share=share)
+        slots, share = self._slots(target), target if takes else None
+        poll = None
+        if slots:
+            first, *also = slots
+            poll = self._long_polls.hold(first, subscription, peer, left_ms, also=also, share=share)
         if poll is None:
             return None
         if any(self._is_unconfirmed(*queue) for queue in self.of(target, 0)):
@@ -286,10 +290,18 @@ class PopQueues:
     def _slots(self, target: PopTarget) -> list[int]:
         """Return the slots of the queues that a request reads.
 
-        The retry topic is included even if it does not exist yet.
+        The retry topic is included even if it does not exist yet. A client can name any group and
+        any topic, and the table keeps what is added: beyond `EARLY_TOPICS_MAX`, the first message
+        of a new retry topic does not resume the requests on hold.
         """
         table = self._store.topics
-        queues = [(retry_topic(target.topic, target.group), 0), *self.of(target, 0)]
+        queues = list(self.of(target, 0))
+        retries = retry_topic(target.topic, target.group)
+        if table.find(retries) >= 0:
+            queues.insert(0, (retries, 0))
+        elif self._early_topics < EARLY_TOPICS_MAX:
+            self._early_topics += 1
+            queues.insert(0, (retries, 0))
         return [table.slot(table.add(topic), queue, create=True) for topic, queue in queues]
 
 

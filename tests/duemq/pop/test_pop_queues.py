@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.broker.broker import Broker
+from duemq.pop import pop_queues
 from duemq.pop.checkpoints import PopCheckpoint
 from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from duemq_common.clock import FakeClock
@@ -221,5 +222,26 @@ def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(
         await asyncio.wait(pops, timeout=WAIT_S)
         assert [pop.exception() is None for pop in pops] == [False, False, True]
         assert pops[2].result()[0].body == b"message"
+
+    run_rig(scene)
+
+
+def test_requests_on_hold_add_a_limited_number_of_topics_to_the_store(
+    run_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_queues, "EARLY_TOPICS_MAX", 2)
+
+    async def scene(
+        broker: Broker, clock: FakeClock, remote: BrokerClient, tries: list[PopRequest]
+    ) -> None:
+        clients = [PopClient(remote, clock, group) for group in "abcd"]
+        for client in clients:
+            assert [message.body for message in await client.pop()] == [b"first"]
+        count = len(broker.store.topics)
+        pops = [asyncio.create_task(client.pop(pollTime=30_000)) for client in clients]
+        await until_on_hold(broker, len(pops))
+        assert len(broker.store.topics) == count + 2
+        put(broker, 1)
+        assert await received(pops, len(pops)) == [b"0"] * len(pops)
 
     run_rig(scene)
