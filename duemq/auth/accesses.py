@@ -215,11 +215,21 @@ def acknowledge(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
 
 def acknowledge_batch(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the groups and the popped topics of all acknowledgements."""
-    if body.count(b"{") > ACK_OBJECTS_MAX:
-        raise TooManyNames(f"the request has more than {ACK_OBJECTS_MAX} acknowledgements")
-    for group, topic in distinct(entry.names for entry in decoded(body, AckBody).entries):
+    for group, topic in acknowledged_names(body):
         yield _on_group(group, Action.SUB)
         yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))
+
+
+def acknowledged_names(body: bytes) -> Iterator[tuple[str, str]]:
+    """Yield each group and popped topic of a batch of acknowledgements.
+
+    Raises:
+        TooManyNames: There are more than `ACK_OBJECTS_MAX` acknowledgements.
+        ValueError: The body is malformed.
+    """
+    if body.count(b"{") > ACK_OBJECTS_MAX:
+        raise TooManyNames(f"the request has more than {ACK_OBJECTS_MAX} acknowledgements")
+    yield from distinct(entry.names for entry in decoded(body, AckBody).entries)
 
 
 def assign(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:

@@ -1,8 +1,8 @@
 """Permissions of ACL 1.0 that a request needs: on topics, and on the retry topics of groups.
 
 DueMQ also checks codes that Apache's broker opens to every account. Batches and ends of
-transactions require PUB on the topic, lite pulls and resets SUB on topic and group, locks SUB on
-the group.
+transactions require PUB on the topic, lite pulls, pops, acknowledgements and resets SUB on topic
+and group, locks SUB on the group.
 
 Source: PlainAccessValidator.parse of Apache 4.9.7.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from duemq.auth.accesses import acknowledged_names
 from duemq.auth.model import is_retry_topic
 from duemq.auth.plain_rules import PUB, SUB
 from duemq.auth.request_bodies import HeartbeatBody, LockBody, decoded
+from duemq.net.retry_topics import normal_topic
 from duemq_common.request import Request
 from duemq_common.topics import RETRY_PREFIX
 
@@ -56,9 +58,26 @@ def send(topic_field: str, group_field: str) -> PlainPermission:
 
 
 def pull(request: Request) -> Needed:
-    """Yield the topic and the group of a pull."""
+    """Yield the topic and the group of a pull or a pop."""
     yield request.fields.get("topic"), SUB
     yield _retry_topic(request.fields.get("consumerGroup")), SUB
+
+
+def acknowledge(request: Request) -> Needed:
+    """Yield the group and the popped topic of an acknowledgement."""
+    group, topic = (request.fields.get(name) or "" for name in ("consumerGroup", "topic"))
+    return _acknowledged(group, topic)
+
+
+def acknowledge_batch(request: Request) -> Needed:
+    """Yield the groups and the popped topics of all acknowledgements."""
+    for group, topic in acknowledged_names(request.body):
+        yield from _acknowledged(group, topic)
+
+
+def _acknowledged(group: str, topic: str) -> Needed:
+    yield _retry_topic(group), SUB
+    yield normal_topic(topic, group), SUB
 
 
 def progress(group_field: str) -> PlainPermission:

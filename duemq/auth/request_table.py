@@ -260,15 +260,17 @@ ROWS_BY_MODULE: Final[Mapping[str, tuple[RequestRow, ...]]] = {
             plain=plain.progress("group"),
         ),
     ),
-    "duemq.pop.pop": (_named(RequestCode.POP_MESSAGE, Action.SUB, CONSUMER, TOPIC),),
+    "duemq.pop.pop": (
+        _named(RequestCode.POP_MESSAGE, Action.SUB, CONSUMER, TOPIC, plain=plain.pull),
+    ),
     "duemq.pop.acks": (
-        _client(RequestCode.ACK_MESSAGE, accesses.acknowledge),
-        _client(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, accesses.acknowledge),
-        _own(RequestCode.BATCH_ACK_MESSAGE, accesses.acknowledge_batch),
+        _client(RequestCode.ACK_MESSAGE, accesses.acknowledge, plain.acknowledge),
+        _client(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, accesses.acknowledge, plain.acknowledge),
+        _own(RequestCode.BATCH_ACK_MESSAGE, accesses.acknowledge_batch, plain.acknowledge_batch),
     ),
     "duemq.pop.peeks": (
-        _named(RequestCode.PEEK_MESSAGE, Action.SUB, CONSUMER, TOPIC),
-        _named(RequestCode.NOTIFICATION, Action.SUB, CONSUMER, TOPIC),
+        _named(RequestCode.PEEK_MESSAGE, Action.SUB, CONSUMER, TOPIC, plain=plain.pull),
+        _named(RequestCode.NOTIFICATION, Action.SUB, CONSUMER, TOPIC, plain=plain.pull),
         _named(RequestCode.POLLING_INFO, Action.GET, TOPIC, CONSUMER),
     ),
     "duemq.pop.assignment": (

@@ -41,6 +41,9 @@ accounts:
   - {accessKey: admin12, secretKey: admin-secret, admin: true}
   - {accessKey: free123, secretKey: free-secret, whiteRemoteAddress: 10.2.2.2}
 """
+POPPED: dict[str, Any] = {"topic": "sent", "consumerGroup": "billing"}
+RETRIED: dict[str, Any] = {"topic": "%RETRY%billing_sent", "consumerGroup": "billing"}
+ACKS = b'{"acks":[{"c":"billing","t":"orders"},{"consumerGroup":"billing","topic":"sent"}]}'
 HEART = {
     "consumerDataSet": [{"groupName": "billing", "subscriptionDataSet": [{"topic": "closed"}]}]
 }
@@ -96,6 +99,29 @@ def requested(
             requested(34, ALICE, json.dumps(HEART).encode()),
             "No default permission for topic:closed",
         ),
+        *(
+            (requested(code, ALICE, **named), "No default permission for topic:sent")
+            for code, named in [
+                (RequestCode.POP_MESSAGE, POPPED),
+                (RequestCode.PEEK_MESSAGE, POPPED),
+                (RequestCode.NOTIFICATION, POPPED),
+                (RequestCode.ACK_MESSAGE, POPPED),
+                (RequestCode.ACK_MESSAGE, RETRIED),
+                (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RETRIED),
+            ]
+        ),
+        (
+            requested(RequestCode.POP_MESSAGE, ALICE, topic="orders", consumerGroup="x"),
+            "No default permission for group:x",
+        ),
+        (
+            requested(RequestCode.ACK_MESSAGE, ALICE, topic="orders", consumerGroup="x"),
+            "No default permission for group:x",
+        ),
+        (
+            requested(RequestCode.BATCH_ACK_MESSAGE, ALICE, ACKS),
+            "No default permission for topic:sent",
+        ),
         (
             requested(17, ALICE, topic="orders"),
             "Need admin permission for request code=17, but accessKey=alice12 is not",
@@ -121,6 +147,12 @@ def test_a_refusal_has_code_1_and_apaches_text(request_: Request, why: str) -> N
         requested(310, ALICE, b="RMQ_SYS_TRACE_TOPIC"),
         requested(11, ALICE, topic="unknown", consumerGroup="billing"),
         requested(36, ALICE, group="billing"),
+        requested(RequestCode.POP_MESSAGE, ALICE, topic="orders", consumerGroup="billing"),
+        requested(RequestCode.ACK_MESSAGE, ALICE, topic="orders", consumerGroup="billing"),
+        requested(
+            RequestCode.ACK_MESSAGE, ALICE, topic="%RETRY%billing+orders", consumerGroup="billing"
+        ),
+        requested(RequestCode.BATCH_ACK_MESSAGE, ALICE, ACKS.replace(b"sent", b"orders")),
         requested(26, ALICE),
         requested(17, ADMIN, topic="orders"),
         requested(310, ADMIN, b="anything"),
@@ -283,6 +315,34 @@ def test_a_broker_uses_the_files(tmp_path: Path) -> None:
             }
             assert found["duemq_access_refused_total"] == 3
             assert found["duemq_access_reload_failures_total"] == 1
+
+    asyncio.run(main())
+
+
+def test_an_account_pops_only_what_it_may_consume(tmp_path: Path) -> None:
+    keys = {"aclEnable": "true", "rocketmqHome": str(write(tmp_path / "rmq", TEXT))}
+    pop = {
+        "consumerGroup": "billing",
+        "queueId": -1,
+        "maxMsgNums": 32,
+        "invisibleTime": 60_000,
+        "pollTime": 0,
+        "bornTime": 0,
+        "initMode": 0,
+    }
+
+    async def main() -> None:
+        async with running(small(tmp_path, **keys)) as (broker, _):
+            async with connected(broker.address, ADMIN) as admin:
+                for topic in ("orders", "closed"):
+                    assert (await admin.send(topic, b"secret")).code == 0
+            async with connected(broker.address, ALICE) as alice:
+                for code in (RequestCode.PEEK_MESSAGE, RequestCode.POP_MESSAGE):
+                    refused = await alice.call(code, pop | {"topic": "closed"})
+                    assert (refused.code, refused.body) == (1, b"")
+                    assert refused.remark == EXCEPTION + "No default permission for topic:closed"
+                    permitted = await alice.call(code, pop | {"topic": "orders"})
+                    assert (permitted.code, b"secret" in permitted.body) == (0, True)
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from duemq.auth.accesses import Rule
 from duemq.auth.model import Action
 from duemq.auth.plain_permissions import administrator
 from duemq.auth.request_table import ROWS, ROWS_BY_MODULE, row_of
@@ -41,3 +42,13 @@ def test_a_code_without_a_row_needs_an_administrator() -> None:
     assert row.plain is administrator
     assert row.permission is not None
     assert [each.actions for each in row.permission({}, b"", "c")] == [(Action.UPDATE,)]
+
+
+def test_a_rule_to_send_or_to_consume_has_a_permission_of_acl_1() -> None:
+    assert not [
+        row.code
+        for row in ROWS.values()
+        if isinstance(row.permission, Rule)
+        and row.permission.action in (Action.PUB, Action.SUB)
+        and row.plain is None
+    ]
