@@ -26,6 +26,7 @@ from duemq_common.data_version import DataVersion, boolean, integer
 from duemq_common.errors import RequestError
 from duemq_common.text import GROUP_BYTES_MAX, name_fault
 from duemq_common.topics import INTERNAL_GROUP_PREFIX, TRANSACTION_GROUP
+from message_store.queues.topic_table import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 GROUPS_MAX = 131_072
@@ -264,14 +265,11 @@ class GroupManager(StoredTable[GroupConfig]):
         """Create or replace groups; their `attributes` are changes such as {"+key": "value"}.
 
         Raises:
-            RequestError: A name is invalid, or the groups cannot be stored.
+            RequestError: A name or value is invalid, or the groups cannot be stored.
         Source: SubscriptionGroupManager.updateSubscriptionGroupConfig
         """
         for group in groups:
-            exists = group.name in self._table
-            most = GROUP_BYTES_MAX if exists else CREATED_BYTES_MAX
-            fault = name_fault(group.name, bytes_max=most)
-            if fault:
+            if fault := self._fault_of(group):
                 text = f"The specified group is illegal: {fault}"
                 raise RequestError(ResponseCode.INVALID_PARAMETER, text)
         async with self._changing:
@@ -287,6 +285,13 @@ class GroupManager(StoredTable[GroupConfig]):
             self._table |= changed
         log.info("groups set: %.2000s", [group.name for group in groups])
         await self._journal.confirm()
+
+    def _fault_of(self, group: GroupConfig) -> str | None:
+        """Return the reason why a group cannot be stored, or None."""
+        most = GROUP_BYTES_MAX if group.name in self._table else CREATED_BYTES_MAX
+        if group.retry_queues > QUEUES_MAX:
+            return f"retryQueueNums={group.retry_queues}; a topic has at most {QUEUES_MAX} queues"
+        return name_fault(group.name, bytes_max=most)
 
     def _altered(self, group: GroupConfig) -> GroupConfig:
         old = self._table.get(group.name)

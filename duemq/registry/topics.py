@@ -257,7 +257,7 @@ class TopicManager(StoredTable[TopicConfig]):
         """
         for topic in topics:
             if topic.name not in self._table:
-                check_name(topic.name)
+                _check(topic)
         await self._wait_removed([topic.name for topic in topics])
         async with self._changing:
             new = [topic for topic in topics if topic.name not in self._table]
@@ -271,7 +271,7 @@ class TopicManager(StoredTable[TopicConfig]):
     async def _create(self, planned: TopicConfig, *, announce: bool = True) -> TopicConfig:
         """Create a topic, in one write with the topics of concurrent calls."""
         name = planned.name
-        check_name(name)
+        _check(planned)
         await self._wait_removed([name])
         self._to_create.setdefault(name, planned)
         try:
@@ -317,13 +317,10 @@ class TopicManager(StoredTable[TopicConfig]):
             await self._journal.confirm()
 
     def _check_update(self, topic: TopicConfig) -> None:
-        check_name(topic.name)
+        _check(topic)
         if self.is_system(topic.name):
             text = f"The topic[{topic.name}] is conflict with system topic."
             raise RequestError(ResponseCode.INVALID_PARAMETER, text)
-        fault = topic.fault()
-        if fault:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, f"topic {topic.name}: {fault}")
 
     def _altered(self, topic: TopicConfig) -> TopicConfig | None:
         old = self._table.get(topic.name)
@@ -419,6 +416,17 @@ class TopicManager(StoredTable[TopicConfig]):
         """Announce created or changed topics to the name servers."""
         if self.changed is not None:
             await self.changed(topics)
+
+
+def _check(topic: TopicConfig) -> None:
+    """Check a topic before it is stored: a broker does not start with an invalid one in its file.
+
+    Raises:
+        RequestError: The name or a value is invalid: INVALID_PARAMETER.
+    """
+    check_name(topic.name)
+    if fault := topic.fault():
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"topic {topic.name}: {fault}")
 
 
 def check_name(name: str) -> None:

@@ -108,11 +108,21 @@ def test_explicit_changes_are_written_at_once(tmp_path: Path) -> None:
     assert manager(tmp_path).find("g") is None
 
 
-@pytest.mark.parametrize("name", ["", "a b", "x" * 121])
-def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "group",
+    [
+        GroupConfig(name=""),
+        GroupConfig(name="a b"),
+        GroupConfig(name="x" * 121),
+        GroupConfig(name="g", retry_queues=65_537),
+        GroupConfig(name="g", retry_queues=1 << 40),
+    ],
+)
+def test_illegal_groups_are_refused(tmp_path: Path, group: GroupConfig) -> None:
+    """A heartbeat creates the retry topic of a group, which has so many queues."""
     groups = manager(tmp_path)
     with pytest.raises(RequestError) as refused:
-        asyncio.run(groups.update([GroupConfig(name="good"), GroupConfig(name=name)]))
+        asyncio.run(groups.update([GroupConfig(name="good"), group]))
     assert refused.value.code == 29
     assert groups.find("good") is None
 

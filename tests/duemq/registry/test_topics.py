@@ -250,6 +250,23 @@ def test_illegal_names_are_refused(broker: Broker, name: str) -> None:
     assert broker.topics.find(name) is None
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_topic_with_which_no_broker_starts_is_not_stored(tmp_path: Path, together: bool) -> None:
+    broker = Broker(tmp_path)
+    name, queues = "%RETRY%g", 65_537
+    work = (
+        broker.topics.ensure_all([TopicConfig(name=name, read_queues=queues, write_queues=queues)])
+        if together
+        else broker.topics.ensure(name, queues=queues)
+    )
+    with pytest.raises(RequestError, match="65537 read queues") as refused:
+        asyncio.run(work)
+    assert refused.value.code == 29
+    assert broker.topics.find(name) is None
+    broker.topics.persist()
+    assert Broker(tmp_path).topics.find(name) is None
+
+
 def test_a_full_disk_refuses_and_changes_nothing(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
