@@ -27,7 +27,8 @@ class AutoSwitchSession:
         stream: Parser of the master's frames.
         handshake: First frame of this replica.
         epochs: The epoch file of this store.
-        on_confirmed: Called with the confirm offset after each receive.
+        on_confirmed: Called with the confirm offset after each receive, once the last record of
+            this log was compared.
     """
 
     def __init__(
@@ -47,12 +48,15 @@ class AutoSwitchSession:
     def on_received(self) -> bytes:
         """Write new epochs; return the first report after the master's response, else nothing.
 
+        The master's confirm offset is for its log: before the comparison, this log may have other
+        bytes before it, which the group never confirmed.
+
         Raises:
             OSError: The epoch file cannot be written.
         """
         if self.stream.response is not None and self.stream.is_compared:
             self._epochs.replace(self.stream.epochs)
-        self._on_confirmed(self.stream.confirm_offset)
+            self._on_confirmed(self.stream.confirm_offset)
         return self.stream.data_to_send()
 
     def report(self, log_end: int) -> bytes:
@@ -73,8 +77,8 @@ def autoswitch_sessions(
     Args:
         epochs: The epoch file of this store.
         handshake: First frame of this replica.
-        on_confirmed: Called with the confirm offset of the master after each receive; it may be
-            after the end of this log.
+        on_confirmed: Called with the confirm offset of the master after each receive, once the last
+            record of this log was compared; it may be after the end of this log.
         master_epoch: Returns the master's epoch according to the controller; `NO_EPOCH`: unknown.
     """
 

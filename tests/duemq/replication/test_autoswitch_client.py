@@ -22,8 +22,9 @@ from duemq.replication.autoswitch_frames import (
     ReplicaFrames,
 )
 from duemq.replication.epoch_file import EpochFile, Epochs
-from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
+from duemq.replication.ha_client import RETRY_MS, HaClient, HaState, Session
 from duemq_common.clock import FakeClock
+from duemq_common.errors import ReplicationFault
 from message_store.layout import RECORD_AT, RECORD_HEAD_BYTES
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import record_at
@@ -272,6 +273,40 @@ def test_a_log_that_has_to_be_truncated_is_named_to_the_owner(tmp_path: Path, eq
         assert rig.file.epochs == Epochs.of([(1, 0)])
 
     with_replica(tmp_path, work, prepare=holding(70, [(1, 0)]))
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_bytes_that_the_master_does_not_have_are_not_confirmed(tmp_path: Path, equal: bool) -> None:
+    """The master's confirm offset arrives before the record that is compared.
+
+    Consumers of this replica would receive messages that the group has never confirmed.
+    """
+    with open_store(tmp_path) as store:
+        fill(store, 70)
+        log, file = log_of(store), EpochFile(tmp_path / EPOCH_FILE)
+        last, fork = record_at(log, 59), record_at(log, 60)
+        file.replace(Epochs.of([(1, 0), (2, fork)]))
+        store.replicated.require(fork)
+        sessions = autoswitch_sessions(
+            store, file, Handshake(ID), on_confirmed=store.replicated.advance
+        )
+
+        async def opened() -> Session:
+            return await sessions()
+
+        session = asyncio.run(opened())
+        master = Epochs.of([(1, 0), (3, fork)])
+        session.stream.feed(memoryview(MasterHandshake(len(log), master).encode()))
+        assert session.on_received() == LogEndReport(last).encode()
+        record = log[last:fork] if equal else log[last : fork - 1] + b"x"
+        head = LogTransfer(last, fork - last, master.entries[0], len(log)).encode()
+        for byte in (head + record)[:-1]:
+            session.stream.feed(memoryview(bytes([byte])))
+            session.on_received()
+        with pytest.raises(ReplicationFault, match="truncated" if equal else "differs"):
+            session.stream.feed(memoryview(record[-1:]))
+        assert store.confirm_offset == fork
+        assert file.epochs == Epochs.of([(1, 0), (2, fork)])
 
 
 def test_a_replica_whose_log_has_no_epochs_compares_its_last_record(tmp_path: Path) -> None:
