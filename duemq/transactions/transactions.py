@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-STEPS_PER_ROUND_MAX = 2_000  # half messages of one check round
+STEPS_PER_ROUND_MAX = 2_000  # half messages of one check round that are checked back or given up
+READS_PER_ROUND_MAX = 20_000  # half messages that it reads
 OFFSETS_PER_TURN = 4_096  # finished half messages that a round passes without a pause
 COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
@@ -84,6 +85,7 @@ class Transactions:
         self.queue = HalfQueue(store, offsets, put, identity, clock)
         self._halves = self.queue.halves
         self._stopped = asyncio.Event()
+        self._continues_at = 0  # offset of the next round, if the last one reached a limit
         self._unreachable = Notices(log)
         self.quarantine = StoredQuarantine(store, clock)
 
@@ -257,17 +259,26 @@ class Transactions:
                 self.queue.store_cursors()
 
     async def check(self) -> None:
-        """Run one check round over the unfinished half messages."""
+        """Run one check round over the unfinished half messages.
+
+        After a round that reached a limit, the next one continues after its last message: clients
+        may request long immunity times for any number of messages.
+        """
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
         self.queue.apply_ops()
         self.queue.write_missing_ops()
         self._halves.skip_to(low)
-        offset, steps = self._halves.half_next, 0
-        while offset < high and steps < STEPS_PER_ROUND_MAX:
+        offset, steps, reads = max(self._halves.half_next, self._continues_at), 0, 0
+        self._continues_at = 0
+        while offset < high:
+            if steps >= STEPS_PER_ROUND_MAX or reads >= READS_PER_ROUND_MAX:
+                self._continues_at = offset
+                break
             if not self._halves.is_finished(offset) and offset not in self.queue.locked:
-                steps += 1
-                if await self._step(offset) is CheckStep.WAIT:
+                step = await self._step(offset)
+                if step is CheckStep.WAIT:
                     break
+                reads, steps = reads + 1, steps + (step is not CheckStep.SKIP)
                 await asyncio.sleep(0)  # a round may have thousands of messages
             offset += 1
             if offset % OFFSETS_PER_TURN == 0:  # millions may follow one with an immunity time

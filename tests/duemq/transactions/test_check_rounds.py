@@ -125,6 +125,23 @@ def test_every_sound_half_message_is_checked_back_in_each_round(kinds: list[str]
             rig.store.__exit__(None, None, None)
 
 
+def test_any_number_of_immune_messages_delays_other_check_backs_by_some_rounds_only(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client requests immunity times of years; its messages filled each round."""
+    module = "duemq.transactions.transactions"
+    monkeypatch.setattr(f"{module}.STEPS_PER_ROUND_MAX", 2)
+    monkeypatch.setattr(f"{module}.READS_PER_ROUND_MAX", 10, raising=False)
+    for number in range(25):
+        rig.send(key=f"immune-{number}", CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+    keys = {f"{number}" for number in range(5)}
+    for key in sorted(keys):
+        rig.send(key=key)
+    rounds(rig, 5)
+    assert {request.fields["msgId"] for request in rig.peer.sent} == keys
+    assert rig.service.queue.halves.half_next == 0
+
+
 def test_a_round_passes_finished_messages_in_turns(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
