@@ -10,7 +10,9 @@ once the lines are as long as the file. Lines therefore remain only after a cras
 applies the lines that continue the file's version. If another program wrote the file after them,
 the lines only add missing rows.
 
-A deletion always rewrites the file, so that no line can restore a deleted row.
+A deletion always rewrites the file, so that no line can restore a deleted row: before the file is
+rewritten, a line with its new version and no rows is added. A start that finds this version in the
+file ignores the lines up to that one, which a kill has left.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ class TableFile:
     def _changed(self, data: dict[str, object]) -> dict[str, object]:
         self._stored = version = DataVersion.from_json(data.get("dataVersion"))
         changes = list(read_changes(self.changes_path))
-        if not changes or changes[-1].version == version:
+        numbers = (n for n, each in enumerate(changes, start=1) if each.version == version)
+        changes = changes[max(numbers, default=0) :]
+        if not changes:
             return data
         table = data.get(self.member) or {}
         if not isinstance(table, Mapping):
@@ -113,7 +117,7 @@ class TableFile:
                 rows |= change.rows
                 version = change.version
             else:
-                unrelated += 1
+                unrelated += bool(change.rows)
                 rows = {**change.rows, **rows}
         if unrelated:
             log.warning(
@@ -146,11 +150,17 @@ class TableFile:
             self._changes_bytes += len(line)
             self._stored = version
 
-    def write_line(self, line: bytes) -> None:
+    def write_line(self, line: bytes, *, truncates: bool = True) -> None:
+        """Append and sync a line.
+
+        Args:
+            truncates: Whether lines of a former run are removed first.
+        """
         if self._descriptor < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags |= os.O_TRUNC if truncates else 0
             self._descriptor = os.open(self.changes_path, flags, 0o644)
-            self._changes_bytes = 0
+            self._changes_bytes = os.fstat(self._descriptor).st_size
             sync_directory(self.changes_path.parent)
         left = memoryview(line)
         while left:
@@ -176,10 +186,20 @@ class TableFile:
         """
         with self._lock:
             rows = self._texts_of(table)
+            if self.has_changes:
+                self._supersede_changes(version)
             self._file.write({"dataVersion": version.to_json(), **members, self.member: rows})
             self._stored = version
             self._whole_bytes = self.path.stat().st_size
             self._delete_changes()
+
+    def _supersede_changes(self, version: DataVersion) -> None:
+        """Append the line by which a start ignores all others if the file has this version."""
+        try:
+            self.write_line(_encode(TableChange(version, version, {})), truncates=False)
+        except OSError as error:  # only a kill before they are deleted can restore a row
+            log.warning("%s remains valid until it is deleted: %s", self.changes_path, error)
+            self._truncate_line()
 
     def _delete_changes(self) -> None:
         if self._descriptor >= 0:

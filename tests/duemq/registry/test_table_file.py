@@ -74,6 +74,51 @@ def test_a_kill_between_the_table_and_its_lines_brings_nothing_back(tmp_path: Pa
     assert read(tmp_path) == (version(2), {"a": 4})
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("killed", ["before the table", "before its lines"])
+def test_a_deleted_row_stays_deleted_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, restarted: bool
+) -> None:
+    """The lines exist until they are deleted, and after a power cut once more."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    file = started(tmp_path, a=6)
+    file.append({"b": row("b")}, version(2))
+    if restarted:
+        file = new(tmp_path)
+        file.load(dict)
+    with monkeypatch.context() as patch:
+        if killed == "before the table":
+            patch.setattr(ConfigFile, "write", kill)
+        else:
+            patch.setattr(TableFile, "_delete_changes", kill)
+        with pytest.raises(KeyboardInterrupt):
+            file.write({}, {"a": row("a")}, version(3))
+    is_deleted = killed == "before its lines"
+    deleted, both = (version(3), {"a": 6}), (version(2), {"a": 6, "b": 6})
+    assert read(tmp_path) == (deleted if is_deleted else both)
+    again = new(tmp_path)
+    again.load(dict)
+    again.write({}, {"c": row("c")}, version(4))
+    again.append({"d": row("d")}, version(5))
+    assert read(tmp_path) == (version(5), {"c": 6, "d": 6})
+
+
+def test_a_line_that_cannot_be_added_does_not_prevent_a_rewrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    file = started(tmp_path, a=6)
+    file.append({"b": row("b")}, version(2))
+    monkeypatch.setattr(os, "fdatasync", full)
+    file.write({}, {"a": row("a")}, version(3))
+    assert read(tmp_path) == (version(3), {"a": 6})
+
+
 def test_a_table_that_something_else_wrote_keeps_its_rows(tmp_path: Path) -> None:
     file = started(tmp_path, a=6)
     file.append({"b": row("b"), "a": row("a", 2)}, version(2))
