@@ -123,6 +123,13 @@ class GroupMember:
         return self.identity.broker_id if self.identity is not None and assigned else 0
 
     @property
+    def master_id(self) -> int | None:
+        """Id of the master of the last role; None: no role."""
+        if isinstance(self.master, BecomeReplica):
+            return self.master.master_id
+        return self.broker_id if self.master is not None else None
+
+    @property
     def sends_heartbeats(self) -> bool:
         """Whether to send heartbeats, so that the controller counts this member as alive."""
         return self.sees_group and not self._resigns and (self.is_master or not self.refusal)
@@ -293,10 +300,8 @@ class GroupMember:
         master_id = view.master_id
         if view.epoch == self._vacant_epoch:
             master_id = None
-        elif isinstance(self.master, BecomeMaster):
-            master_id = self.broker_id
-        elif isinstance(self.master, BecomeReplica):
-            master_id = self.master.master_id
+        elif self.master is not None:
+            master_id = self.master_id
         if master_id != view.master_id:
             return (
                 f"the controller's view has master {view.master_id} in epoch {view.epoch}, which "

@@ -115,6 +115,7 @@ class GroupService:
         self._sent_proposals: dict[int, int] = {}
         self._resigns = False
         self._resigned_ms: int | None = None
+        self._register_ms = 0  # steady time from which it registers again if it is unknown then
         self._elections = ElectionBackOff(config.heartbeat_ms, config.heartbeat_limit_ms)
         self.failure = ""
         self._logged = ""  # last logged `GroupMember.failure`
@@ -156,7 +157,7 @@ class GroupService:
             "groupState": member.state.value,
             "groupId": member.broker_id or None,
             "masterEpoch": member.epoch or None,
-            "masterId": self._master_id,
+            "masterId": member.master_id,
             "syncStateSet": sorted(member.in_sync.ids) if member.is_master else None,
             "syncStateSetEpoch": member.in_sync.epoch if member.is_master else None,
             "leaseMs": max(left_ms, 0) if member.is_master else None,
@@ -289,8 +290,7 @@ class GroupService:
             if next_request is None:
                 await self._request_due.wait()
                 continue
-            left_ms = self._elections.left_ms(self._clock.steady_ms())
-            if next_request is NextRequest.ELECT and left_ms:
+            if left_ms := self._left_ms(next_request):
                 until_ms = self._clock.now_ms() + left_ms
                 await self._clock.wait(self._request_due, until_ms=until_ms)
                 continue
@@ -300,6 +300,13 @@ class GroupService:
                 self._failed(error)
             if self.member.next_request in (next_request, NextRequest.NEXT_ID):  # failed, or taken
                 await self._pause(self._config.heartbeat_ms)
+
+    def _left_ms(self, next_request: NextRequest) -> int:
+        """Return the time until a request may be sent; 0: now."""
+        now_ms = self._clock.steady_ms()
+        if next_request is NextRequest.ELECT:
+            return self._elections.left_ms(now_ms)
+        return max(self._register_ms - now_ms, 0) if next_request is NextRequest.REGISTER else 0
 
     async def _request_next_id(self) -> None:
         broker_id = requests.next_id_of(await self._call(requests.next_id_request(self.group)))
@@ -325,6 +332,7 @@ class GroupService:
             self._receive(GroupUnknown())
             return
         self._receive(Registered(requests.has_master(response)))
+        self._register_ms = self._clock.steady_ms() + self._config.heartbeat_ms
         self._view_due.set()
 
     async def _elect(self) -> None:
@@ -446,13 +454,6 @@ class GroupService:
                 await self._host.become_replica(role.master_id, role.address, role.epoch)
 
     # -- helpers ----------------------------------------------------------------------------------
-
-    @property
-    def _master_id(self) -> int | None:
-        master = self.member.master
-        if isinstance(master, BecomeReplica):
-            return master.master_id
-        return self.member.broker_id if master is not None else None
 
     async def _call(self, request: Request) -> Response:
         return await self._client.call(request, timeout_s=self._config.call_s)

@@ -81,6 +81,25 @@ def test_a_controller_that_offers_taken_ids_is_asked_once_in_a_heartbeat(tmp_pat
     asyncio.run(main())
 
 
+def test_a_controller_that_denies_a_registration_is_asked_once_in_a_heartbeat(
+    tmp_path: Path,
+) -> None:
+    """It accepted the registration, and the next view did not contain the member."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        unknown = Response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "no group")
+        rig.network.change = lambda request, response: unknown if request.code == VIEW else response
+        async with rig.member(1) as (first, _):
+            await rig.run(10 * BEAT_MS)
+            count = rig.network.requested.count(RequestCode.CONTROLLER_REGISTER_BROKER)
+            assert 2 <= count <= 11
+            rig.network.change = lambda request, response: response
+            await rig.until(lambda: first.holds(1))
+
+    asyncio.run(main())
+
+
 def test_notifications_change_nothing_and_are_bounded(tmp_path: Path) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
