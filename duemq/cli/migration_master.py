@@ -12,9 +12,9 @@ from duemq.cli.options import Target
 from duemq.cli.output import notice
 from duemq.cli.retrying import Retrying
 from duemq.client.admin.migrations import IsReplica, MigrationResult, MigrationStatus
-from duemq.client.connections import host_and_port
 from duemq.client.errors import NoBroker, Refused
 from duemq_common.errors import UsageError
+from duemq_common.host_port import split_address
 
 POLL_INTERVAL_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
@@ -104,7 +104,7 @@ class MigrationMaster:
     def _follow(self, master: str) -> None:
         """Send the next requests to this address, unless it is empty or malformed."""
         try:
-            host_and_port(master)
+            split_address(master)
         except ValueError:
             return
         if master != self.address:

@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from duemq.auth.signature import Credentials
-from duemq.client.connections import TIMEOUT_S, ServerConnections, host_and_port
+from duemq.client.connections import TIMEOUT_S, ServerConnections
 from duemq.client.errors import NoBroker, NoNameServer, NoRoute, Refused, Unreachable
 from duemq.client.heartbeats import Heartbeats
 from duemq.client.routes import NEW_TOPIC_QUEUES, TopicRoute, json_object, route_of
 from duemq_common.clock import Clock, SystemClock
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.host_port import split_address
 from duemq_common.request import Response
 from duemq_common.topics import TEMPLATE_TOPIC
 
@@ -62,7 +63,7 @@ class Client(ServerConnections):
         if not self.namesrvs and not self.broker:
             raise ValueError("no server given: give namesrv or broker, as host:port")
         for address in [*self.namesrvs, *([self.broker] if self.broker else [])]:
-            host_and_port(address)
+            split_address(address)
         context = ssl.create_default_context() if tls is True else tls or None
         super().__init__(context, credentials, timeout_s)
         self.clock = clock or SystemClock()

@@ -12,6 +12,7 @@ from duemq.auth.signature import Credentials
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import Closed, Refused, Unreachable
 from duemq_common.codes import ResponseCode
+from duemq_common.host_port import split_address
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class ServerConnections:
 
     async def _open(self, address: str) -> ServerConnection:
         try:
-            host, port = host_and_port(address)
+            host, port = split_address(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: ServerConnection(address, self._requested, self._connection_lost),
@@ -238,18 +239,6 @@ class ServerConnections:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of `host:port` (IPv6: `[::1]:9876`).
-
-    Raises:
-        ValueError: The text has another form.
-    """
-    host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"{address!r} is not host:port")
-    return host.strip("[]"), int(port)
 
 
 def text_fields(fields: Mapping[str, object]) -> dict[str, str]:

@@ -16,28 +16,11 @@ from typing import Self
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import RemotingLimits
+from duemq_common.host_port import split_address
 from duemq_common.request import Request, Response
 
 CONNECT_TIMEOUT_S = 3.0
 SILENT_CALLS_MAX = 3
-PORT_MAX, PORT_DIGITS_MAX = 65_535, 5
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port` (IPv6: `[::1]:9876`) into host and port.
-
-    Raises:
-        ValueError: The text has another form, or is an address that no host can have.
-    """
-    host, _, port = address.strip().rpartition(":")
-    is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
-    if not host or not is_number or int(port) > PORT_MAX:
-        raise ValueError(f"{address!r} is not host:port")
-    try:
-        host.encode("idna")  # as for the resolver, whose UnicodeError is no OSError
-    except UnicodeError as error:
-        raise ValueError(f"{address!r} is not host:port: {error}") from None
-    return host.strip("[]"), int(port)
 
 
 class RemotingClient:

@@ -18,12 +18,13 @@ from typing import Final
 from msgspec import Struct
 
 from duemq.net import wire_json
-from duemq.net.client import RemotingClient, split_address
+from duemq.net.client import RemotingClient
 from duemq.net.notices import Notices
 from duemq.registry.config_file import JsonObject
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
+from duemq_common.host_port import split_address
 from duemq_common.request import Request
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
-from duemq.net.client import RemotingClient, split_address
+from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Handler
 from duemq_common.clock import Clock
 from duemq_common.codes import RequestCode
 from duemq_common.errors import PeerError
+from duemq_common.host_port import split_address
 from duemq_common.request import Request, Response
 
 CALL_S_MAX: Final = 3.0

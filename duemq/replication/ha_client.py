@@ -23,11 +23,11 @@ from enum import Enum
 from typing import Protocol
 
 from duemq.configuration.replication_config import ReplicationConfig
-from duemq.net.client import split_address
 from duemq.replication.autoswitch_frames import TruncationNeeded
 from duemq.replication.log_stream import LogStream
 from duemq_common.clock import Clock
 from duemq_common.errors import PeerError, ReplicationFault
+from duemq_common.host_port import split_address
 from message_store.config import SYNC_FLUSH
 from message_store.store import MessageStore
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.net.client import RemotingClient, split_address
+from duemq.net.client import RemotingClient
 from duemq.net.notices import Notices
 from duemq.registry.managers import Identity
 from duemq.registry.topic_config import TopicConfig
@@ -24,6 +24,7 @@ from duemq.registry.topic_routes import BrokerQueues, TopicRoutes
 from duemq.v5.config import V5Config
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
+from duemq_common.host_port import split_address
 from duemq_common.request import Request, Response
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from duemq.net import wire_json
-from duemq.net.client import split_address
 from duemq.net.fields import INT_MAX, LONG_MAX
 from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.errors import PeerError
+from duemq_common.host_port import split_address
 from duemq_common.request import Request, Response
 
 MEMBERS_MAX: Final = 1_000
@@ -308,13 +308,11 @@ def _number(fields: Mapping[str, str], name: str, least: int, most: int) -> int:
 
 def _address(text: str) -> str:
     try:
-        host, port = split_address(text) if len(text) <= ADDRESS_CHARS_MAX else ("", 0)
+        split_address(text if len(text) <= ADDRESS_CHARS_MAX else "")
     except ValueError:
-        host, port = "", 0
-    if not host or not 0 < port <= 65_535:
         raise ControllerFault(
             f"the controller's response has the address {text[:80]!r}, not host:port"
-        )
+        ) from None
     return text
 
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from duemq.net.client import SILENT_CALLS_MAX, RemotingClient, split_address
+from duemq.net.client import SILENT_CALLS_MAX, RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq_common.clock import FakeClock
@@ -170,24 +170,3 @@ def test_a_refused_connection_is_an_error(run: Run) -> None:
                     await client.call(Request(11, {}))
 
     run(main())
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
-        (" host:1 ", ("host", 1)),
-        ("[::1]:9876", ("::1", 9876)),
-    ],
-)
-def test_addresses(text: str, parts: tuple[str, int]) -> None:
-    assert split_address(text) == parts
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "host", "host:", ":1", "host:x", "host:99999", "broker..lan:1", f"{'b' * 64}:1"],
-)
-def test_invalid_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="host:port"):
-        split_address(text)
