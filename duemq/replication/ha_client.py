@@ -197,7 +197,10 @@ class HaClient:
         self.failure = reason
 
     async def _copy(self) -> None:
-        host, port = split_address(self._address)
+        try:
+            host, port = split_address(self._address)
+        except ValueError as error:  # a name server returned it
+            raise PeerError(f"the replication port of the master is malformed: {error}") from None
         loop = asyncio.get_running_loop()
         end = self._store.max_offset
         if self._reports_durable and not await self._store.flusher.wait(end, FLUSH_S_MAX):

@@ -239,7 +239,10 @@ class SlaveSynchronize:
         return False
 
     async def _write_delay_offsets(self, table: JsonObject) -> None:
-        offsets = {int(level): int(offset) for level, offset in table["offsetTable"].items()}
+        rows = table["offsetTable"]
+        if not isinstance(rows, dict):
+            raise PeerError(f"the offsetTable of {self.address} is not a JSON object")
+        offsets = {int(level): int(offset) for level, offset in rows.items()}
         own = {"logGeneration": self._store.generation} if "commitLogOffset" in table else {}
         text = json_dialect.dumps({**table, **own, "offsetTable": offsets})
         await self._write_file(DELAY_OFFSETS_FILE, text)
@@ -267,7 +270,11 @@ class SlaveSynchronize:
                 raise ConnectionAbortedError("this broker has stopped copying tables")
             if self._client is None or self._client.address != self.address:
                 await self._close()
-                self._client = self._connect(self.address)
+                try:
+                    self._client = self._connect(self.address)
+                except ValueError as error:  # a name server returned it
+                    text = f"the address of the master is malformed: {error}"
+                    raise PeerError(text) from None
             return await self._client.call(request, timeout_s=CALL_S_MAX)
 
     async def _close(self) -> None:

@@ -187,6 +187,28 @@ def test_with_sync_flush_a_replica_connects_only_with_a_synced_log(
     with_replica(tmp_path, work)
 
 
+@pytest.mark.parametrize("address", ["nowhere", "host:0", "host:1x", "broker..lan:1"])
+def test_a_malformed_address_of_the_master_is_a_failure(tmp_path: Path, address: str) -> None:
+    """A name server returns it; the broker ended."""
+
+    async def first_offset() -> int:
+        return 0
+
+    async def main() -> None:
+        clock = FakeClock()
+        with open_store(tmp_path, clock) as store:
+            sessions = default_sessions(store, first_offset, from_last_file=False)
+            client = HaClient(store, ReplicationConfig(role="SLAVE"), clock, sessions)
+            running = asyncio.ensure_future(client.run())
+            client.follow(address)
+            await until(lambda: client.failure or running.done())
+            assert f"{address!r} is not host:port" in client.failure
+            client.stop()
+            await running
+
+    asyncio.run(main())
+
+
 WRONG = {
     "not Apache's HA protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "the logs have diverged": transfer(7, b"xxxx"),

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duemq.net.client import RemotingClient
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from duemq_common import json_dialect
 from duemq_common.clock import FakeClock
 from duemq_common.codes import RequestCode, ResponseCode
+from duemq_common.errors import PeerError
 from duemq_common.request import Request, Response
 from message_store.replication.truncation import truncate_store
 from message_store.retention.pins import UNKNOWN
@@ -306,6 +308,35 @@ def test_a_master_without_that_state_is_copied_all_the_same(
             assert setting.synchronize.failure == ""
             assert setting.modes == []
             assert setting.config("consumerOrderInfo.json") is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("offsets", [[], [5], "x", None])
+def test_a_malformed_table_of_levels_is_a_failure(tmp_path: Path, offsets: object) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            responses = setting.master.responses
+            responses[RequestCode.GET_ALL_DELAY_OFFSET] = {"offsetTable": offsets}
+            await setting.pass_ms(100)
+            assert "offsetTable of master:1 is not a JSON object" in setting.synchronize.failure
+            assert setting.delay_offsets() is None
+            responses[RequestCode.GET_ALL_DELAY_OFFSET] = {"offsetTable": {"1": 6}}
+            await setting.pass_ms(2 * INTERVAL_MS)
+            assert setting.delay_offsets() == {"offsetTable": {1: 6}}
+
+    asyncio.run(main())
+
+
+def test_a_malformed_address_of_the_master_is_a_failure(tmp_path: Path) -> None:
+    """Also of the request for its configuration, by which a connection for the log begins."""
+
+    async def main() -> None:
+        with open_store(tmp_path) as store:
+            synchronize = SlaveSynchronize({}, {}, store, FakeClock(), RemotingClient)
+            synchronize.follow("nowhere")
+            with pytest.raises(PeerError, match="'nowhere' is not host:port"):
+                await synchronize.configuration()
 
     asyncio.run(main())
 
