@@ -6,7 +6,10 @@ come are copied before the end of the log, so that no position in the copy is af
     1. sealed files of the log    before retention can remove one that a later step needs
     2. config/, sums/, checkpoint, abort, epochs, identity
     3. consume queues, then the index without its newest file
-    4. the rest of the log
+    4. the rest of the log        a file that was full only after it was copied is copied again
+
+The newest file of the log is the last one with a record: an Apache broker creates files before it
+needs them.
 
 Of a running store, files that change in place are left out: the newest index file, and wheel,
 log and checkpoint of plugins. A start rebuilds them from the log. `abort` is copied from a running
@@ -30,6 +33,7 @@ from msgspec import Struct
 from duemq_common.directories import sync_directory
 from duemq_common.errors import StoreError, UsageError
 from duemq_common.existence import exists, is_directory
+from message_store.layout import BLANK_BYTES
 
 LOG, LINKED_FILE = "commitlog", "linked"
 NOT_COPIED: Final = ("lock", LINKED_FILE, "duemq.ledger.sqlite*", "*.tmp", "*.old")
@@ -85,14 +89,13 @@ def copy_store(
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is below the store: name a directory outside of it")
     copy = StoreCopy(source, target, Copied(was_running=exists(source / "abort")))
-    copy.log(commitlog, links=links, with_last=False)
+    copy.sealed_log(commitlog, links=links)
     for name in sorted(os.listdir(source)):
         if name not in LATER:
             copy.tree(source / name)
     copy.tree(source / "consumequeue")
     copy.index(source / "index")
-    while copy.log(commitlog, links=False, with_last=True):
-        pass  # the log has begun new files meanwhile
+    copy.rest_of_log(commitlog)
     if copy.result.linked:
         (target / LINKED_FILE).touch()
     for directory, _, _ in os.walk(target):
@@ -119,14 +122,24 @@ class StoreCopy:
     def __init__(self, source: Path, target: Path, result: Copied) -> None:
         self.source, self.target, self.result = source, target, result
 
-    def log(self, directory: Path, *, links: bool, with_last: bool) -> int:
-        """Copy the files of the log that the copy lacks, in order; return their number."""
-        names = [name for name in sorted(os.listdir(directory)) if name.isdigit()]
-        names = names if with_last else names[:-1]
-        absent = [name for name in names if not exists(self.target / LOG / name)]
-        for name in absent:
+    def sealed_log(self, directory: Path, *, links: bool) -> None:
+        """Copy the files of the log that no longer grow, in order."""
+        for name in _log_files(directory)[:-1]:
             self.file(directory / name, self.target / LOG / name, link=links)
-        return len(absent)
+
+    def rest_of_log(self, directory: Path) -> None:
+        """Copy the files of the log that the copy lacks, in order, up to its end.
+
+        While the newest file was copied, messages may have been stored after the bytes that were
+        read already. If the log has a newer file now, these are not its end: the file is copied
+        again.
+        """
+        newest = ""
+        while (names := _log_files(directory))[-1:] > [newest]:
+            for name in names:
+                if name == newest or not exists(self.target / LOG / name):
+                    self.file(directory / name, self.target / LOG / name)
+            newest = names[-1]
 
     def index(self, directory: Path) -> None:
         """Copy the index; of a running store, without its newest file."""
@@ -145,6 +158,7 @@ class StoreCopy:
     def file(self, source: Path, target: Path, *, link: bool = False) -> None:
         """Copy a file; skip it if the broker has removed it meanwhile."""
         target.parent.mkdir(parents=True, exist_ok=True)
+        former_bytes = target.stat().st_size if exists(target) else None
         try:
             if link:
                 os.link(source, target)
@@ -156,8 +170,8 @@ class StoreCopy:
         except FileNotFoundError:
             target.unlink(missing_ok=True)
             return
-        self.result.files += 1
-        self.result.bytes += target.stat().st_size
+        self.result.files += former_bytes is None
+        self.result.bytes += target.stat().st_size - (former_bytes or 0)
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
@@ -174,6 +188,23 @@ def copy_file(source: str | Path, target: str | Path) -> None:
                 copy.write(block)
         copy.truncate()
     shutil.copystat(source, target)
+
+
+def _log_files(directory: Path) -> list[str]:
+    """Return the names of the log's files up to the newest one with a record, in order."""
+    names = [name for name in sorted(os.listdir(directory)) if name.isdigit()]
+    while len(names) > 1 and not _has_record(directory / names[-1]):
+        names.pop()
+    return names
+
+
+def _has_record(path: Path) -> bool:
+    """Return whether a file of the log begins with a record or a blank record."""
+    try:
+        with path.open("rb") as file:
+            return any(file.read(BLANK_BYTES))
+    except FileNotFoundError:
+        return True  # retention has removed it, so it had records
 
 
 def _files(path: Path) -> Iterator[Path]:

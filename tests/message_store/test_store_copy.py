@@ -123,6 +123,62 @@ def test_a_copy_of_a_running_store_loses_and_doubles_nothing(
     asyncio.run(steps())
 
 
+@pytest.mark.parametrize("links", [False, True])
+def test_a_file_of_the_log_that_becomes_full_while_it_is_copied_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Messages fill the newest file after its bytes were read, and the log begins the next one."""
+    root, target = tmp_path / "store", tmp_path / "copy"
+    with open_store(root) as store:
+        fill(store, 100)
+        sent, files_max, file = 100, len(store.log.files) + 3, store_copy.StoreCopy.file
+
+        def fill_file(
+            copy: store_copy.StoreCopy, source: Path, target: Path, *, link: bool = False
+        ) -> None:
+            nonlocal sent
+            file(copy, source, target, link=link)
+            count = len(store.log.files)
+            while store.log.files[-1].path == source and count < files_max:
+                put_one(store, "T", body=b"%d" % sent + BODY)
+                sent += 1
+
+        monkeypatch.setattr(store_copy.StoreCopy, "file", fill_file)
+        copied = copy_store(root, target, links=links)
+        assert copied.files == sum(len(files) for _, _, files in os.walk(target)) - links
+        assert copied.linked == links
+    if links:
+        (target / store_copy.LINKED_FILE).unlink()
+    with open_store(target) as store:
+        assert numbers(store) == [b"%d" % number for number in range(sent)]
+        assert len(store.log.files) == files_max
+
+
+def test_an_empty_file_of_the_log_does_not_seal_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An Apache broker creates the next file of the log before the current one is full."""
+    root, target = tmp_path / "store", tmp_path / "copy"
+    with open_store(root) as store:
+        fill(store, 30)
+        newest = store.log.files[-1]
+        following = newest.path.with_name(f"{newest.base + newest.size:020d}")
+        following.touch()
+        os.truncate(following, newest.size)
+        tree = store_copy.StoreCopy.tree
+
+        def store_more(copy: store_copy.StoreCopy, path: Path) -> None:
+            tree(copy, path)
+            if path.name == "config":
+                put_one(store, "T", body=b"30" + BODY)
+
+        monkeypatch.setattr(store_copy.StoreCopy, "tree", store_more)
+        copy_store(root, target)
+        following.unlink()
+    with open_store(target) as store:
+        assert numbers(store) == [b"%d" % number for number in range(31)]
+
+
 def test_a_file_that_retention_removes_meanwhile_is_skipped(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_store(root, FakeClock()) as store:
