@@ -165,7 +165,9 @@ class TopicTable:
                 return slot
         elif not create:
             return -1
-        self._grow_slots(topic_index, queue_id + 1)
+        else:  # a start adds the queues of a topic one by one; each growth moves its entries
+            doubled = min(2 * int(self._lengths[topic_index]), QUEUES_MAX)
+            self._grow_slots(topic_index, max(queue_id + 1, doubled))
         if self._queue_count == self._queues.size:
             self._queues = np.concatenate([self._queues, np.zeros_like(self._queues)])
             self._arrays = None
