@@ -37,6 +37,7 @@ import numpy.typing as npt
 from duemq_common.existence import exists, is_directory
 from message_store.kernels.sums import sum_blocks
 from message_store.layout import BLOCK_SUM, SUM_UNKNOWN, TAIL_SUM, packer, positions
+from message_store.log.file_sequence import NAME_DIGITS
 from message_store.log.unreadable import MappedFile
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 Piece = tuple[int, Bytes]  # log offset of a file's first byte, its bytes
 Changed = tuple[int, int, int]
-NAME_DIGITS: Final = 20
 NO_OFFSET: Final = (1 << 63) - 1  # after every log offset
 TAIL_RECORD = packer(TAIL_SUM)
 OWN_CRC_POS: Final[int] = positions(TAIL_SUM).own_crc

@@ -30,13 +30,13 @@ from message_store.layout import BLANK_BYTES, BLANK_RECORD, ENTRY_END, MAGIC_BLA
 from message_store.log.batch import PutBatch
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import BlockSums
+from message_store.log.file_sequence import NAME_DIGITS
 from message_store.log.page_guard import GuardedMap
 from message_store.log.properties import encode_properties
 from message_store.log.unreadable import UnreadableRanges
 from message_store.log.zeroing import restored_size, zero_range
 from message_store.queues.topic_table import TopicTable
 
-NAME_DIGITS = 20
 BLANK = packer(BLANK_RECORD)
 OUT_BYTES_MIN = 1 << 20
 OUT_BYTES_MAX = 32 << 20

@@ -25,13 +25,13 @@ from message_store.descriptors import QUEUE_FILES_MIN, is_out_of_descriptors
 from message_store.hooks import Dispatcher
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows, packer
+from message_store.log.file_sequence import check_next
 from message_store.log.file_system_sync import FileSystem
-from message_store.log.zeroing import restored_size, zero_range
+from message_store.log.zeroing import zero_range
 from message_store.queues.queue_sums import BLOCK_UNITS, QueueSums
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 PACKED_UNIT = packer(CQ_UNIT)
-NAME_DIGITS = 20
 LONG_MAX = (1 << 63) - 1
 UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward
 VALID_UNITS_MIN, VALID_UNITS_MAX = 64, 8_192  # units read at a time, in search of the end of a file
@@ -220,8 +220,15 @@ class ConsumeQueue:
         if paths and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
         for path in paths:
-            self._check(path, last=path == paths[-1])
-            self._bases.append(int(path.name))
+            base = check_next(
+                path,
+                self._bases[-1] if self._bases else None,
+                self.file_bytes,
+                is_last=path == paths[-1],
+                key="mappedFileSizeConsumeQueue",
+                source="the log",
+            )
+            self._bases.append(base)
         if not self._bases:
             return
         self.min_offset = self._bases[0] // UNIT_BYTES
@@ -229,34 +236,6 @@ class ConsumeQueue:
             self._drop_last()
         last = self._bases[-1]
         self.max_offset = last // UNIT_BYTES + self._valid_in(last)
-
-    def _check(self, path: Path, *, last: bool) -> None:
-        name = path.name
-        if not (name.isascii() and name.isdigit() and len(name) == NAME_DIGITS):
-            raise CorruptStore(
-                path,
-                0,
-                f"its name is not a position of {NAME_DIGITS} digits",
-                "Move it out of this directory.",
-            )
-        proven = bool(self._bases)
-        size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
-        if size != self.file_bytes:
-            raise CorruptStore(
-                path,
-                0,
-                f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",
-                "Set mappedFileSizeConsumeQueue to the size with which the store was written.",
-            )
-        expected_base = self._bases[-1] + self.file_bytes if self._bases else int(name)
-        if int(name) != expected_base or expected_base % self.file_bytes:
-            raise CorruptStore(
-                path,
-                0,
-                f"the file that starts at {expected_base} is missing before it",
-                f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
-                f"log.",
-            )
 
     def _valid_in(self, base: int) -> int:
         path = self._path(base)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from duemq_common.existence import is_directory
 from duemq_common.json_dialect import loads
-from message_store.log.commit_log import NAME_DIGITS
+from message_store.log.file_sequence import NAME_DIGITS
 from message_store.log.page_guard import PAGE_BYTES, GuardedMap, page_guard
 from message_store.verify.report import Report
 

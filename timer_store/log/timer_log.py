@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from duemq_common.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
-from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numbered_files
-from message_store.log.zeroing import restored_size
+from message_store.log.commit_log import LogFile, NumberedLog, numbered_files
+from message_store.log.file_sequence import check_next
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
@@ -106,39 +106,19 @@ class TimerLog(NumberedLog[UnitFile]):
         """
         paths = numbered_files(self.directory)
         for path in paths:
-            self._check(path, last=path == paths[-1])
+            check_next(
+                path,
+                self.files[-1].base if self.files else None,
+                self.file_bytes,
+                is_last=path == paths[-1],
+                key="mappedFileSizeTimerLog",
+                source="the timer queue",
+            )
             self.open_file(path)
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
         with self._changed_lock:
             self._changed.update(file.base for file in self.files)
-
-    def _check(self, path: Path, *, last: bool) -> None:
-        if not (path.name.isascii() and path.name.isdigit() and len(path.name) == NAME_DIGITS):
-            raise CorruptStore(
-                path,
-                0,
-                f"its name is not a position of {NAME_DIGITS} digits",
-                "Move it out of this directory.",
-            )
-        proven = bool(self.files)
-        size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
-        if size != self.file_bytes:
-            raise CorruptStore(
-                path,
-                0,
-                f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
-                "Set mappedFileSizeTimerLog to the size with which the store was written.",
-            )
-        expected_base = self.files[-1].base + self.file_bytes if self.files else int(path.name)
-        if int(path.name) != expected_base or expected_base % self.file_bytes:
-            raise CorruptStore(
-                path,
-                0,
-                f"the file that starts at {expected_base} is missing before it",
-                f"Restore the missing file, or remove {self.directory}: it is rebuilt from "
-                f"the timer queue.",
-            )
 
     @property
     def min_pos(self) -> int:
