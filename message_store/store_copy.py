@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
@@ -70,13 +70,19 @@ class Copied(Struct):
 
 
 def copy_store(
-    source: Path, target: Path, *, commitlog: Path | None = None, links: bool = False
+    source: Path,
+    target: Path,
+    *,
+    commitlog: Path | None = None,
+    links: bool = False,
+    left_out: Sequence[str] = (),
 ) -> Copied:
     """Copy a store; return what was copied, all of it synced.
 
     Args:
         commitlog: Directory of the log if it is not `source`/commitlog.
         links: Whether sealed files of the log become hard links.
+        left_out: Patterns of further files that are not copied, relative to `source`.
     Raises:
         UsageError: `source` is not a store, or `target` is not an empty directory outside of it.
         OSError: A file cannot be read or written; `target` is incomplete.
@@ -88,7 +94,9 @@ def copy_store(
         raise UsageError(f"{target} is not empty: name a new directory")
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is below the store: name a directory outside of it")
-    copy = StoreCopy(source, target, Copied(was_running=exists(source / "abort")))
+    was_running = exists(source / "abort")
+    left_out = (*NOT_COPIED, *left_out, *(CHANGED_IN_PLACE if was_running else ()))
+    copy = StoreCopy(source, target, Copied(was_running=was_running), left_out)
     copy.sealed_log(commitlog, links=links)
     for name in sorted(os.listdir(source)):
         if name not in LATER:
@@ -117,10 +125,17 @@ def refuse_linked(root: Path) -> None:
 
 
 class StoreCopy:
-    """One copy in progress."""
+    """One copy in progress.
 
-    def __init__(self, source: Path, target: Path, result: Copied) -> None:
+    Args:
+        left_out: Patterns of files that are not copied, relative to `source`.
+    """
+
+    def __init__(
+        self, source: Path, target: Path, result: Copied, left_out: Sequence[str] = NOT_COPIED
+    ) -> None:
         self.source, self.target, self.result = source, target, result
+        self._left_out = left_out
 
     def sealed_log(self, directory: Path, *, links: bool) -> None:
         """Copy the files of the log that no longer grow, in order."""
@@ -151,8 +166,7 @@ class StoreCopy:
         """Copy a file, or a directory with all files below it."""
         for file in _files(path):
             name = file.relative_to(self.source).as_posix()
-            left_out = CHANGED_IN_PLACE if self.result.was_running else ()
-            if not any(fnmatch(name, pattern) for pattern in (*NOT_COPIED, *left_out)):
+            if not any(fnmatch(name, pattern) for pattern in self._left_out):
                 self.file(file, self.target / name)
 
     def file(self, source: Path, target: Path, *, link: bool = False) -> None:

@@ -12,7 +12,8 @@ from duemq.cli.migration_master import operator
 from duemq.cli.output import console, print_json, progress_bars
 from duemq_common.clock import SystemClock
 from duemq_common.config import Properties
-from duemq_migration.steps.offline import OfflineResult, copy_store, migrate_offline
+from duemq_migration.steps.offline import NOT_COPIED, OfflineResult, migrate_offline
+from message_store.store_copy import copy_store
 
 
 def migrate_store(
@@ -27,7 +28,7 @@ def migrate_store(
     """Migrate a store or a copy of it, and print the result."""
     root = directory
     if into is not None and not dry_run:
-        copy_store(directory, into)
+        copy_store(directory, into, left_out=NOT_COPIED)
         root = into
     with progress_bars(shown=not as_json) as show:
         done = migrate_offline(

@@ -9,8 +9,9 @@ import pytest
 
 from delayed_delivery.level_delays import DEFAULT_LEVELS, parse_levels
 from duemq_common.clock import SystemClock
-from duemq_migration.steps.offline import copy_store, migrate_offline
+from duemq_migration.steps.offline import migrate_offline
 from message_store.log.record import Record
+from message_store.store_copy import copy_store
 from tests.interop.apache import Apache
 from tests.interop.store_work import pull_queue
 from tests.migration.steps.test_offline import GOLDEN, QUEUES, pending

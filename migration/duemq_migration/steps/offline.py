@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from delayed_delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
 from duemq_common.clock import Clock, FakeClock
 from duemq_common.config import from_properties
 from duemq_common.errors import CorruptStore, StoreError, UsageError
-from duemq_common.existence import exists, is_directory
+from duemq_common.existence import is_directory
 from duemq_common.json_dialect import load_config
 from duemq_common.ledger.identity import store_id
 from duemq_common.ledger.location import FILE_NAME, LedgerLocation
@@ -45,7 +44,6 @@ from message_store.config import StoreConfig
 from message_store.kernels.preparation import Preparation
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
-from message_store.store_copy import copy_file
 from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues
@@ -59,8 +57,8 @@ if TYPE_CHECKING:
 TURNS_MAX: Final = 1_000_000
 OVERDUE_MAX_MS: Final = 3_600_000
 TOPICS_FILE: Final = "topics.json"
-NOT_COPIED: Final = ("lock", "duemq.store.json*", f"{FILE_NAME}*", PLANS)
-"""Files that are not copied, because a copy is another store with a name and ledger of its own."""
+NOT_COPIED: Final = ("*/duemq.store.json*", f"config/{PLANS}/*")
+"""Files that a copy leaves out: it is another store with a name, ledger and plans of its own."""
 PAUSE_S: Final = 0.01
 
 
@@ -115,23 +113,6 @@ class OfflineResult:
     plan: Plan
     migration: str = ""
     moved: dict[int, int] = field(default_factory=dict)
-
-
-def copy_store(source: Path, target: Path) -> None:
-    """Copy a stopped store.
-
-    Raises:
-        UsageError: The target exists, or is within the source.
-        OSError: A file cannot be read or written.
-    """
-    if not is_directory(source / "commitlog"):
-        raise UsageError(f"{source} is not a store: it has no directory commitlog")
-    if exists(target) and any(target.iterdir()):
-        raise UsageError(f"{target} is not empty: name a new directory")
-    if source.resolve() in (target.resolve(), *target.resolve().parents):
-        raise UsageError(f"{target} is within {source}: name another directory")
-    left_out = shutil.ignore_patterns(*NOT_COPIED)
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=left_out, copy_function=copy_file)
 
 
 def migrate_offline(

@@ -17,7 +17,8 @@ from duemq_common.ledger.identity import known_store_id, store_id
 from duemq_migration.ledger.reader import MigrationLedger
 from duemq_migration.ownership.states import State
 from duemq_migration.steps import offline
-from duemq_migration.steps.offline import OfflineStopped, copy_store, migrate_offline
+from duemq_migration.steps.offline import NOT_COPIED, OfflineStopped, migrate_offline
+from message_store.store_copy import copy_store
 from tests.migration.bench import PLUGINS, Bench
 from tests.support.extended import extended
 from tests.support.golden_stores import (
@@ -124,7 +125,7 @@ def test_a_copy_is_another_store(tmp_path: Path) -> None:
     (source / "config" / "duemq.plans").mkdir()
     for file in (*left, *kept, "config/duemq.plans/plan-1.json"):
         (source / file).write_text("x")
-    copy_store(source, target)
+    copy_store(source, target, left_out=NOT_COPIED)
     files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
     assert files == {"commitlog/0", *kept}
     assert store_id(target / "config") != name == known_store_id(source / "config")
@@ -178,7 +179,7 @@ def test_refused_migrations(tmp_path: Path) -> None:
         migrate_offline(tmp_path / "nothing", [], GOLDEN, operator="", now_ms=NOW_MS)
     with pytest.raises(UsageError, match="no level 19 here; there are 1 to 18"):
         migrate_offline(root, [19], GOLDEN, operator="", now_ms=NOW_MS)
-    with pytest.raises(UsageError, match="is within"):
+    with pytest.raises(UsageError, match="is below the store"):
         copy_store(root, root / "copy")
     with pytest.raises(UsageError, match="is not empty"):
         copy_store(root, tmp_path)
