@@ -35,6 +35,7 @@ from message_store.log.record import Record, decode_record
 from message_store.log.unreadable import READS_MAX, UnreadableRanges
 from message_store.queues.apache_names import LIGHT_QUEUES
 from message_store.queues.consume_queues import QueueSet
+from message_store.queues.time_search import search, time_from
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover, start_position
 from message_store.recovery.log_identity import LastRecord, last_record
@@ -439,26 +440,13 @@ class StoreReader:
 
         With `upper`: the last one stored at or before it. Empty queue: 0.
         """
-        low, high = first, end = self.readable_bounds(topic, queue_id)
-        while low < high:
-            middle = (low + high) // 2
-            stored = self._queue_time(topic, queue_id, middle)
-            if stored < time_ms or (upper and stored == time_ms):
-                low = middle + 1
-            else:
-                high = middle
-        if upper:
-            low -= 1
-        return max(min(low, end), first)
-
-    def _queue_time(self, topic: str, queue_id: int, offset: int) -> int:
-        units = self.units(topic, queue_id, offset, 1)
-        return self.store_ms(int(units[0]["phys_offset"])) if units.size else -1
+        queue, bounds = self.queues.find(topic, queue_id), self.readable_bounds(topic, queue_id)
+        return 0 if queue is None else search(self.log, queue, bounds, time_ms, upper=upper)
 
     def earliest_store_ms(self, topic: str, queue_id: int) -> int:
-        """Return the store time of a queue's first message, -1 if it has none."""
-        first, end = self.queue_bounds(topic, queue_id)
-        return self._queue_time(topic, queue_id, first) if first < end else -1
+        """Return the store time of a queue's first readable message, -1 if it has none."""
+        queue, bounds = self.queues.find(topic, queue_id), self.queue_bounds(topic, queue_id)
+        return -1 if queue is None else time_from(self.log, queue, *bounds)
 
     def query_keys(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int

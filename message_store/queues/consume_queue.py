@@ -416,28 +416,28 @@ class ConsumeQueue:
         """Replace units that point into log_start..log_end by pre-blanks; return their number."""
         count = 0
         position = self.offset_from(log_start)
-        while position < self.max_offset and self._message_from(position)[1] < log_end:
+        while position < self.max_offset and self.message_from(position)[1] < log_end:
             self.write(position, memoryview(PRE_BLANK.tobytes()))
-            position, count = self._message_from(position)[0], count + 1
+            position, count = self.message_from(position)[0], count + 1
         return count
 
     def offset_from(self, log_offset: int) -> int:
         """Return the queue offset of the first message at or after a log offset, or the end."""
         low, high = self.min_offset, self.max_offset
-        position, phys_offset = self._message_from(low)
+        position, phys_offset = self.message_from(low)
         if phys_offset >= log_offset:  # as at a start, unless retention has removed files
             return position
         if 0 <= self.log_offset(high - 1) < log_offset:
             return high
-        low += bisect_left(range(low, high), log_offset, key=lambda n: self._message_from(n)[1])
-        return self._message_from(low)[0]
+        low += bisect_left(range(low, high), log_offset, key=lambda n: self.message_from(n)[1])
+        return self.message_from(low)[0]
 
     def unit_from(self, log_offset: int) -> Any | None:
         """Return the first unit, () `UNIT`, of a message at or after a log offset."""
         units = self.read(self.offset_from(log_offset), 1)
         return units[0] if units.size and not is_blank(units)[0] else None
 
-    def _message_from(self, offset: int) -> tuple[int, int]:
+    def message_from(self, offset: int) -> tuple[int, int]:
         """Return queue and log offset of the first unit from `offset` on that is not a pre-blank.
 
         Without one: the end of the queue and LONG_MAX.
