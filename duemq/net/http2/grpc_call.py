@@ -169,6 +169,13 @@ class GrpcCall:
         """Bytes of the client that the handler has not received."""
         return len(self.buffer) + sum(map(len, self._received))
 
+    @property
+    def awaits_data(self) -> bool:
+        """Whether the handler waits for the rest of a message, or of a unary call."""
+        return bool(self.buffer) or bool(
+            self._received and not self.method.streams and not self.is_ended
+        )
+
     def text(self, name: bytes) -> str:
         """Return a header field as text; empty if absent."""
         return self.metadata.get(name, b"").decode("utf-8", "replace")

@@ -84,7 +84,8 @@ class GrpcConnection(asyncio.Protocol):
         self._metadata_bytes = 0  # of the calls
         self._unsent_bytes_max = memory.unsent_bytes_max
         self._stuck_since_s = NOT_STUCK
-        self._is_draining = self._is_closed = False
+        self._incomplete: dict[int, float] = {}  # start of an incomplete message, by stream
+        self._is_draining = self._is_closed = self._is_shed = False
 
     def __repr__(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
@@ -180,12 +181,17 @@ class GrpcConnection(asyncio.Protocol):
         except GrpcError as error:
             call.finish(error.status, error.text)
         self.count_bytes(call.buffered_bytes - before)
+        if call.awaits_data:
+            self._incomplete.setdefault(stream_id, self._loop.time())
+        else:
+            self._incomplete.pop(stream_id, None)
 
     def on_end(self, stream_id: int) -> None:
         """Start the handler of a unary call, and end the messages of a streaming one."""
         call = self._calls.get(stream_id)
         if call is not None and not call.is_ended:
             call.end()
+            self._incomplete.pop(stream_id, None)
             if call.is_finished or call.method.streams:
                 return
             if call.method.turns is not None:
@@ -306,19 +312,20 @@ class GrpcConnection(asyncio.Protocol):
             self._metadata_bytes -= call.metadata_bytes
             self._blocked.discard(call.stream_id)
             self._dirty.pop(call.stream_id, None)
+            self._incomplete.pop(call.stream_id, None)
 
     # Called by the memory budget (a `ChargedConnection`).
 
     @property
     def stuck_since_s(self) -> float:
-        """Loop time in s at which the peer stopped reading, or NOT_STUCK."""
-        return self._stuck_since_s
+        """Loop time in s of an incomplete message or of unread responses, or NOT_STUCK."""
+        return min(next(iter(self._incomplete.values()), NOT_STUCK), self._stuck_since_s)
 
     def update_charge(self) -> None:
         """Update the charge to the bytes in use."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         held_bytes = self._buffered_bytes + self._http2.unparsed_bytes + unsent + self._calls_bytes
-        self._memory.charge(self, 0 if self._is_closed else held_bytes)
+        self._memory.charge(self, 0 if self._is_closed or self._is_shed else held_bytes)
 
     @property
     def is_encrypted(self) -> bool:
@@ -333,8 +340,10 @@ class GrpcConnection(asyncio.Protocol):
     def shed(self, reason: str) -> None:
         """Abort the connection and free all buffers."""
         self._notices.shed("%r: %s; connection closed", self, reason)
+        self._is_shed = True
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.abort()  # `connection_lost` frees the rest
+        self._memory.charge(self, 0)
 
     @property
     def _calls_bytes(self) -> int:

@@ -18,7 +18,7 @@ from duemq.net.http2 import grpc_connection
 from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
 from duemq.net.http2.http2_server import RESETS_MAX
-from duemq.net.memory import MemoryBudget
+from duemq.net.memory import NOT_STUCK, MemoryBudget
 from duemq.net.notices import PeerNotices
 
 CALLS_MAX = 100
@@ -51,6 +51,9 @@ class Transport(asyncio.Transport):
         return self.closed
 
     def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
         self.closed = True
 
     def pause_reading(self) -> None:
@@ -253,3 +256,39 @@ def test_header_fields_of_open_calls_are_bounded_by_the_memory_budget() -> None:
         peer.connection.connection_lost(None)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("rest", [1, 0], ids=["incomplete message", "incomplete call"])
+def test_connections_with_incomplete_messages_are_closed_longest_first(rest: int) -> None:
+    memory, message_bytes = MemoryBudget(1 << 20), 16_000
+    data = message_bytes.to_bytes(5, "big") + bytes(message_bytes - rest)
+
+    async def main() -> None:
+        peers = [Peer(memory) for _ in range(4)]
+        calls = [(peer, peer.begin()) for _ in range(20) for peer in peers]
+        for peer, stream_id in calls:
+            peer.http2.send_data(stream_id, data)
+            await peer.responses()
+            if any(each.transport.closed for each in peers):
+                break
+        assert [each.transport.closed for each in peers] == [True, False, False, False]
+        assert memory.shed_count == 1
+        assert 0 < memory.used_bytes <= memory.limit_bytes
+        for peer in peers:
+            peer.connection.connection_lost(None)
+        assert memory.used_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_call_that_ended_is_not_incomplete() -> None:
+    async def main(peer: Peer) -> None:
+        stream_id = peer.begin()
+        peer.http2.send_data(stream_id, b"\0\0\0\0\2h")
+        await peer.responses()
+        assert peer.connection.stuck_since_s < NOT_STUCK
+        peer.http2.send_data(stream_id, b"i", end_stream=True)
+        assert await peer.responses() == {stream_id: (b"200", b"0")}
+        assert peer.connection.stuck_since_s == NOT_STUCK
+
+    scene(main)
