@@ -88,6 +88,10 @@ class CallConnection(Protocol):
         """Add `more` to the bytes that calls buffer."""
         ...
 
+    def hold(self, call: GrpcCall, more: int) -> None:
+        """Add `more` to the bytes that a call keeps until it ends."""
+        ...
+
     def start(self, call: GrpcCall, work: Awaitable[None]) -> None:
         """Serve a call by a task; the call ends when `work` is done."""
         ...
@@ -104,6 +108,8 @@ class GrpcCall:
         metadata: Header fields by name.
         begun_s: Time at which the call began, in seconds of the event loop's clock; inf: refused.
         deadline_s: Deadline of the client in loop time; None: no deadline.
+        held_bytes: Bytes of the header fields and of the message of a unary call, whose handler
+            keeps it, as long as a receive waits for messages.
         is_ended: Whether the client has sent everything.
         unsent: Encoded messages that are not sent yet.
         on_unsent: Called once if the client disconnects, or cancels the call, before all messages
@@ -118,6 +124,7 @@ class GrpcCall:
         "begun_s",
         "buffer",
         "deadline_s",
+        "held_bytes",
         "is_ended",
         "is_lost",
         "metadata",
@@ -139,7 +146,7 @@ class GrpcCall:
     ) -> None:
         self._connection = connection
         self.stream_id, self.method, self.metadata = stream_id, method, metadata
-        self.begun_s = inf
+        self.begun_s, self.held_bytes = inf, 0
         self.deadline_s: float | None = None
         self.buffer, self.unsent = bytearray(), bytearray()
         self._received: deque[bytes] = deque()
@@ -158,11 +165,6 @@ class GrpcCall:
     def is_finished(self) -> bool:
         """Whether the call has a status, or the client has disconnected."""
         return self.trailers is not None or self.is_lost
-
-    @property
-    def metadata_bytes(self) -> int:
-        """Bytes of the header fields."""
-        return sum(map(len, self.metadata)) + sum(map(len, self.metadata.values()))
 
     @property
     def buffered_bytes(self) -> int:
@@ -270,6 +272,8 @@ class GrpcCall:
             await self._waiter
         data = self._received.popleft()
         self._connection.count_bytes(-len(data))
+        if not self.method.streams:
+            self._connection.hold(self, len(data))
         return data
 
     # To the client.

@@ -4,10 +4,10 @@
     bytes <--Http2Server-- headers, messages, trailers <--- once per turn of the event loop
 
 Outgoing messages stay in their call until the peer opens its flow control window. They are charged
-to the memory budget, together with incomplete incoming messages and the header fields of calls,
-which a client can repeat with a few bytes. While memory is scarce, a connection may have calls of
-`FLOOR_BYTES`; further ones are refused. A violation of HTTP/2 closes the connection. Not
-thread-safe: all methods run on the event loop's thread.
+to the memory budget, together with incoming messages, which unary calls keep until they end, and
+with header fields, which a client can repeat with a few bytes. While memory is scarce, a connection
+may have calls of `FLOOR_BYTES`; further ones are refused. A violation of HTTP/2 closes the
+connection. Not thread-safe: all methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GrpcConnection(asyncio.Protocol):
         self._blocked: set[int] = set()  # streams whose window is closed
         self._flush_scheduled = self._is_writable = False
         self._buffered_bytes = 0  # by calls, in both directions
-        self._metadata_bytes = 0  # of the calls
+        self._held_bytes = 0  # by calls until they end
         self._unsent_bytes_max = memory.unsent_bytes_max
         self._stuck_since_s = NOT_STUCK
         self._incomplete: dict[int, float] = {}  # start of an incomplete message, by stream
@@ -167,7 +167,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _add(self, stream_id: int, method: GrpcMethod, fields: Mapping[bytes, bytes]) -> GrpcCall:
         call = self._calls[stream_id] = GrpcCall(self, stream_id, method, fields)
-        self._metadata_bytes += call.metadata_bytes
+        self.hold(call, sum(map(len, fields)) + sum(map(len, fields.values())))
         return call
 
     def on_data(self, stream_id: int, data: bytes) -> None:
@@ -261,6 +261,12 @@ class GrpcConnection(asyncio.Protocol):
         """Add `more` to the bytes that calls buffer."""
         self._buffered_bytes += more
 
+    def hold(self, call: GrpcCall, more: int) -> None:
+        """Add `more` to the bytes that a call keeps until it ends."""
+        if self._calls.get(call.stream_id) is call:
+            call.held_bytes += more
+            self._held_bytes += more
+
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -309,7 +315,7 @@ class GrpcConnection(asyncio.Protocol):
     def _remove(self, call: GrpcCall) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
             self.count_bytes(-call.buffered_bytes - len(call.unsent))
-            self._metadata_bytes -= call.metadata_bytes
+            self._held_bytes -= call.held_bytes
             self._blocked.discard(call.stream_id)
             self._dirty.pop(call.stream_id, None)
             self._incomplete.pop(call.stream_id, None)
@@ -348,7 +354,7 @@ class GrpcConnection(asyncio.Protocol):
     @property
     def _calls_bytes(self) -> int:
         """Estimated bytes of the calls, without what they buffer."""
-        return len(self._calls) * CALL_BYTES + self._metadata_bytes
+        return len(self._calls) * CALL_BYTES + self._held_bytes
 
     def _update_charge_if_large(self) -> None:
         held_bytes = self._buffered_bytes + self._calls_bytes

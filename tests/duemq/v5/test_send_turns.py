@@ -110,6 +110,8 @@ class Connection:
 
     def count_bytes(self, more: int) -> None: ...
 
+    def hold(self, call: GrpcCall, more: int) -> None: ...
+
     def start(self, call: GrpcCall, work: Any) -> None:
         work.close()
         self.served.append(call)

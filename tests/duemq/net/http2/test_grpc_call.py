@@ -21,7 +21,7 @@ class Connection:
     address = ("10.0.0.7", 1)
 
     def __init__(self) -> None:
-        self.held_bytes = 0
+        self.held_bytes = self.kept_bytes = 0
         self.outputs = 0
 
     def schedule_output(self, call: GrpcCall) -> None:
@@ -29,6 +29,9 @@ class Connection:
 
     def count_bytes(self, more: int) -> None:
         self.held_bytes += more
+
+    def hold(self, call: GrpcCall, more: int) -> None:
+        self.kept_bytes += more
 
 
 async def nothing(call: GrpcCall) -> None:
@@ -146,15 +149,19 @@ def test_the_deadline_of_a_client(timeout: bytes, seconds: float | None) -> None
     assert found.deadline_s == expected
 
 
-def test_messages_are_counted_until_they_are_sent_or_received() -> None:
+@pytest.mark.parametrize(("streams", "kept_bytes"), [(False, 3), (True, 0)])
+def test_messages_are_counted_until_they_are_sent_or_received(
+    streams: bool, kept_bytes: int
+) -> None:
     async def main() -> None:
         connection = Connection()
-        found = GrpcCall(connection, 1, GrpcMethod("Test", nothing), {})
+        found = GrpcCall(connection, 1, GrpcMethod("Test", nothing, streams=streams), {})
         found.send(b"answer")
         assert (bytes(found.unsent), connection.held_bytes) == (framed(b"answer"), 11)
         found.feed(framed(b"abc"), LIMITS)
         await found.receive()
         assert connection.held_bytes == 8  # the connection has counted the 3 when they came
+        assert connection.kept_bytes == kept_bytes
 
     asyncio.run(main())
 

@@ -70,6 +70,7 @@ class Peer:
         methods = {
             b"/test/Echo": GrpcMethod("Echo", echo),
             b"/test/Open": GrpcMethod("Open", stay_open, streams=True),
+            b"/test/Wait": GrpcMethod("Wait", wait_on),
         }
         self.transport = Transport()
         self.connection = GrpcConnection(
@@ -139,6 +140,13 @@ async def stay_open(call: GrpcCall) -> None:
     """Return when the client has ended."""
     while await call.receive() is not None:
         continue
+
+
+async def wait_on(call: GrpcCall) -> None:
+    """Keep the message until the call is cancelled."""
+    message = await call.receive()
+    await asyncio.Event().wait()
+    assert message
 
 
 def scene(main: Callable[[Peer], Coroutine[Any, Any, None]]) -> None:
@@ -276,6 +284,26 @@ def test_connections_with_incomplete_messages_are_closed_longest_first(rest: int
         assert 0 < memory.used_bytes <= memory.limit_bytes
         for peer in peers:
             peer.connection.connection_lost(None)
+        assert memory.used_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_the_message_of_a_unary_call_counts_until_the_call_ends() -> None:
+    memory, message_bytes = MemoryBudget(), 16_000
+
+    async def main() -> None:
+        peer = Peer(memory)
+        calls = [peer.begin(path=b"/test/Wait") for _ in range(4)]
+        for stream_id in calls:
+            data = message_bytes.to_bytes(5, "big") + bytes(message_bytes)
+            peer.http2.send_data(stream_id, data, end_stream=True)
+        assert await peer.responses() == {}
+        peer.connection.update_charge()
+        assert memory.used_bytes > message_bytes * len(calls)
+        for stream_id in calls:
+            peer.http2.reset_stream(stream_id)
+        await peer.responses()
         assert memory.used_bytes == 0
 
     asyncio.run(main())
