@@ -185,10 +185,10 @@ def heartbeat(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
 
 def _heartbeat_names(body: bytes) -> Iterator[tuple[str, bool]]:
     """Yield each group and each topic, and whether it is a group."""
-    for consumer in decoded(body, HeartbeatBody).consumers:
-        yield consumer.group, True
-        for subscription in consumer.subscriptions:
-            yield subscription.topic, False
+    for consumer in decoded(body, HeartbeatBody).consumers or ():
+        yield consumer.group or "", True
+        for subscription in consumer.subscriptions or ():
+            yield subscription.topic or "", False
 
 
 def unregister(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
@@ -201,7 +201,7 @@ def lock(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the group and the topics of the queues that it locks or unlocks."""
     locks = decoded(body, LockBody)
     yield _on_group(locks.group, Action.SUB)
-    for topic in distinct(queue.topic for queue in locks.queues):
+    for topic in distinct(queue.topic or "" for queue in locks.queues or ()):
         if not is_retry_topic(topic):
             yield _on_topic(topic, Action.SUB)
 
@@ -229,7 +229,7 @@ def acknowledged_names(body: bytes) -> Iterator[tuple[str, str]]:
     """
     if body.count(b"{") > ACK_OBJECTS_MAX:
         raise TooManyNames(f"the request has more than {ACK_OBJECTS_MAX} acknowledgements")
-    yield from distinct(entry.names for entry in decoded(body, AckBody).entries)
+    yield from distinct(ack.names for ack in decoded(body, AckBody).acks or ())
 
 
 def assign(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
@@ -237,7 +237,7 @@ def assign(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     assignment = decoded(body, AssignmentBody)
     yield _on_group(assignment.group, Action.SUB)
     if not is_retry_topic(assignment.topic):
-        yield _on_topic(assignment.topic, Action.SUB)
+        yield _on_topic(assignment.topic or "", Action.SUB)
 
 
 def decide_hits(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
@@ -252,12 +252,13 @@ def decide_hits(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
 def decide(fields: Fields, body: bytes, cluster: str) -> Iterator[Access]:
     """Yield the topics that a body selects, or the cluster if it has none."""
     selection = decoded(body, DecisionBody)
+    handles = selection.handles or []
     if selection.topic:
         yield Access(Resource.of_topic(selection.topic), (Action.UPDATE,))
-    elif selection.names_messages or not selection.handles:
+    elif selection.names_messages or not handles:
         yield Access(Resource(ResourceType.CLUSTER, cluster), (Action.UPDATE,))
-    if len(selection.handles) > HANDLES_MAX:
+    if len(handles) > HANDLES_MAX:
         raise TooManyNames(f"the request has more than {HANDLES_MAX} handles")
-    for handle in selection.handles:
+    for handle in handles:
         with suppress(HandleError):  # an invalid handle selects nothing
             yield Access(Resource.of_topic(decode_handle(handle).topic), (Action.UPDATE,))

@@ -92,15 +92,15 @@ def progress(group_field: str) -> PlainPermission:
 
 def lock(request: Request) -> Needed:
     """Yield the group that locks or unlocks queues."""
-    yield _retry_topic(decoded(request.body, LockBody).group), SUB
+    yield _retry_topic(decoded(request.body, LockBody).group or ""), SUB
 
 
 def heartbeat(request: Request) -> Needed:
     """Yield the groups of the consumers and the topics of their subscriptions."""
-    for consumer in decoded(request.body, HeartbeatBody).consumers:
-        yield _retry_topic(consumer.group), SUB
-        for subscription in consumer.subscriptions:
-            yield subscription.topic, SUB
+    for consumer in decoded(request.body, HeartbeatBody).consumers or ():
+        yield _retry_topic(consumer.group or ""), SUB
+        for subscription in consumer.subscriptions or ():
+            yield subscription.topic or "", SUB
 
 
 def _retry_topic(group: str | None) -> str | None:

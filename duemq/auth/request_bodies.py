@@ -2,7 +2,7 @@
 
 The check runs before the handler, for every account. It decodes only names and skips everything
 else, because a body of 1 MiB has room for a hundred thousand objects. A body in which a name is
-not text is refused.
+not text is refused; null is the same as a missing name.
 """
 
 from __future__ import annotations
@@ -19,52 +19,34 @@ B = TypeVar("B", bound=Struct)
 
 
 class _Subscription(Struct, gc=False):
-    name: str | None = field(default=None, name="topic")
-
-    @property
-    def topic(self) -> str:
-        return self.name or ""
+    topic: str | None = None
 
 
 class _Consumer(Struct, gc=False):
-    name: str | None = field(default=None, name="groupName")
-    listed: list[_Subscription] | None = field(default=None, name="subscriptionDataSet")
-
-    @property
-    def group(self) -> str:
-        return self.name or ""
-
-    @property
-    def subscriptions(self) -> list[_Subscription]:
-        return self.listed or []
+    group: str | None = field(default=None, name="groupName")
+    subscriptions: list[_Subscription] | None = field(default=None, name="subscriptionDataSet")
 
 
 class HeartbeatBody(Struct):
-    """Heartbeat (34)."""
+    """Heartbeat (34).
 
-    listed: list[_Consumer] | None = field(default=None, name="consumerDataSet")
+    Attributes:
+        consumers: Consumer groups.
+    """
 
-    @property
-    def consumers(self) -> list[_Consumer]:
-        """Consumer groups."""
-        return self.listed or []
+    consumers: list[_Consumer] | None = field(default=None, name="consumerDataSet")
 
 
 class LockBody(Struct):
-    """Lock and unlock of queues (41, 42)."""
+    """Lock and unlock of queues (41, 42).
 
-    name: str | None = field(default=None, name="consumerGroup")
-    listed: list[_Subscription] | None = field(default=None, name="mqSet")
+    Attributes:
+        group: Consumer group.
+        queues: Queues, by their topics.
+    """
 
-    @property
-    def group(self) -> str:
-        """Consumer group."""
-        return self.name or ""
-
-    @property
-    def queues(self) -> list[_Subscription]:
-        """Queues, by their topics."""
-        return self.listed or []
+    group: str | None = field(default=None, name="consumerGroup")
+    queues: list[_Subscription] | None = field(default=None, name="mqSet")
 
 
 class _Ack(Struct, gc=False):
@@ -85,29 +67,14 @@ class _Ack(Struct, gc=False):
 class AckBody(Struct):
     """Acknowledgements (200151)."""
 
-    listed: list[_Ack] | None = field(default=None, name="acks")
-
-    @property
-    def entries(self) -> list[_Ack]:
-        """Acknowledgements."""
-        return self.listed or []
+    acks: list[_Ack] | None = None
 
 
 class AssignmentBody(Struct):
     """Query of an assignment (400)."""
 
-    group_name: str | None = field(default=None, name="consumerGroup")
-    topic_name: str | None = field(default=None, name="topic")
-
-    @property
-    def group(self) -> str:
-        """Consumer group."""
-        return self.group_name or ""
-
-    @property
-    def topic(self) -> str:
-        """Topic."""
-        return self.topic_name or ""
+    group: str | None = field(default=None, name="consumerGroup")
+    topic: str | None = None
 
 
 class DecisionBody(Struct):
@@ -116,12 +83,7 @@ class DecisionBody(Struct):
     topic: str | None = None
     ids: msgspec.Raw = field(default_factory=msgspec.Raw)
     keys: msgspec.Raw = field(default_factory=msgspec.Raw)
-    listed: list[str] | None = field(default=None, name="handles")
-
-    @property
-    def handles(self) -> list[str]:
-        """Recall handles."""
-        return self.listed or []
+    handles: list[str] | None = None
 
     @property
     def names_messages(self) -> bool:
