@@ -141,15 +141,9 @@ def _acl(value: Mapping[str, object], where: str) -> tuple[str, Acl]:
     for entries in policies.values():
         check_entries(entries)
     acl = Acl(policies.get(PolicyType.CUSTOM, ()), policies.get(PolicyType.DEFAULT, ()))
-    if acl_to_json(subject_name(str(value["subject"])), acl) != _comparable(value):
+    if acl_to_json(subject_name(str(value["subject"])), acl) != value:
         raise ValueError(f"{where}: an action, resource or network is not in its normal form")
     return subject_name(str(value["subject"])), acl
-
-
-def _comparable(value: Mapping[str, object]) -> object:
-    """Return the object as `acl_to_json` orders its members."""
-    compared: object = json.loads(json.dumps(value))
-    return compared
 
 
 def _check_keys(
