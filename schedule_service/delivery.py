@@ -83,8 +83,8 @@ class LevelService:
         self._last_due: npt.NDArray[np.int64] = np.full(size, -NEVER_MS, np.int64)
         self._track: Callable[..., tuple[int, int]] | None = None
         self._row_of_queue: npt.NDArray[np.int32] = np.zeros(size, np.int32)
-        self._added: npt.NDArray[np.int64] = np.zeros((size, 4), np.int64)
-        self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, 3), np.int64)
+        self._added: npt.NDArray[np.int64] = np.zeros((size, kernels.ADDED_COLUMNS), np.int64)
+        self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, kernels.CUT_COLUMNS), np.int64)
         self.transfers = LevelTransfers(self.levels, queues, self.wake)
         for level in self.levels.values():
             self._last_due[level.level - 1] = level.cursor.last_due_ms

@@ -14,7 +14,6 @@ from spark_reconciliation.scan.planning import files_of_row, plan_log
 AUTO_ENGINE: Final = "auto"
 LOCAL_ENGINE: Final = "local"
 SPARK_ENGINE: Final = "spark"
-ENGINES: Final = (AUTO_ENGINE, LOCAL_ENGINE, SPARK_ENGINE)
 LOCAL_BYTES_MAX: Final = 512 << 20
 """Maximum bytes of the logs whose tables are in memory; these take about twice as much."""
 PACKAGES: Final = ("duckdb", "pyarrow", "fsspec")
@@ -26,7 +25,7 @@ def choose_engine(
     """Return LOCAL_ENGINE or SPARK_ENGINE.
 
     Args:
-        engine: One of ENGINES.
+        engine: AUTO_ENGINE, LOCAL_ENGINE or SPARK_ENGINE.
         spark_requested: Whether the command needs Spark: a server, settings, tables.
         brief: Whether only counts and findings are requested: of stores of any size.
     Raises:

@@ -201,11 +201,6 @@ class NearStage:
     def _runs_ms(self) -> int:
         return min([run.head_ms for run in self._runs], default=NEVER_MS)
 
-    @property
-    def run_count(self) -> int:
-        """Number of sorted runs; similar ones are merged."""
-        return len(self._runs)
-
     def clear(self) -> None:
         """Remove all timers."""
         self._runs.clear()

@@ -73,7 +73,6 @@ class Reviver:
         compiled: Returns whether kernels may be used.
         ahead: Search for pops of a clock that was ahead.
     Attributes:
-        revived: Messages that were copied to a retry topic since the start.
         quarantine: Quarantine of messages without a possible copy.
     """
 
@@ -105,7 +104,6 @@ class Reviver:
         self._stopping = self._sleeping = False
         self._retry_ms = self._turn_ms = 0
         self._log_failed, self._log_removed = Notices(log), Notices(log)
-        self.revived = 0
         self.quarantine = StoredQuarantine(store, clock)
 
     # -- loop -----------------------------------------------------------------------------------
@@ -460,7 +458,6 @@ class Reviver:
             retries, key = self._figures.retries, (checkpoint.group, checkpoint.topic)
             if result.stored:
                 retries.add(*key, PUT, count=len(result.stored))
-                self.revived += len(result.stored)
             refusal = result.refusal
             for offset, reason in result.illegal.items():
                 refusal = self._quarantine(checkpoint, offset, Reason.ILLEGAL, reason) or refusal

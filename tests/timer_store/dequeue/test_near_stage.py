@@ -271,6 +271,6 @@ def test_runs_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(4)
     for n in range(2_000):
         stage.add(staged((int(random.integers(0, 900)), n)))
-    assert stage.run_count <= 12
+    assert len(list(stage.pending_rows())) <= 12  # a piece of each run
     rows = take_all(stage, MUCH, 5_000)
     assert keys(rows) == sorted(keys(rows))
