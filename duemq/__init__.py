@@ -29,12 +29,8 @@ __all__ = [
     "TimerDirectory",
 ]
 MODULES = {
-    "Admin": "duemq.client.admin",
-    "Broker": "duemq.broker.broker",
-    "Message": "duemq.client.message",
-    "Producer": "duemq.client.producer",
-    "PullConsumer": "duemq.client.pull_consumer",
-    "PushConsumer": "duemq.client.push_consumer",
-    "TimerDirectory": "timer_store.directory",
+    "duemq.broker.broker": ["Broker"],
+    "duemq.client": ["Admin", "Message", "Producer", "PullConsumer", "PushConsumer"],
+    "timer_store.directory": ["TimerDirectory"],
 }
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str]
+    package: str, names_by_module: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
     Args:
-        modules: Module of each public name.
+        names_by_module: Public names of each module.
     """
+    modules = {name: module for module, names in names_by_module.items() for name in names}
 
     def get(name: str) -> object:
         if name not in modules:
@@ -23,7 +24,7 @@ def lazy_names(
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *modules})
 
-    return get, names
+    return get, list_names

@@ -19,4 +19,4 @@ if TYPE_CHECKING:
     from duemq.testing.broker import LocalBroker
 
 __all__ = ["LocalBroker"]
-__getattr__, __dir__ = lazy_names(__name__, {"LocalBroker": "duemq.testing.broker"})
+__getattr__, __dir__ = lazy_names(__name__, {"duemq.testing.broker": ["LocalBroker"]})
