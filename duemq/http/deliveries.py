@@ -206,7 +206,6 @@ def _deliveries_row(state: BrokerState) -> DeliveriesRow:
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/forecast",
         handler=show_forecast,
         summary="Show how many pending messages are due, by time.",
@@ -215,7 +214,6 @@ ENDPOINTS: Final = (
         result=Forecasts,
     ),
     Endpoint(
-        method="GET",
         path="/deliveries",
         handler=show_deliveries,
         summary="Show the deliveries of the last day with their lateness, by minute.",

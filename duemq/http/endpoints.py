@@ -74,12 +74,12 @@ class Endpoint:
         problems: Statuses of problems in addition to those of every endpoint.
     """
 
-    method: str
     path: str
     handler: Callable[[Call], Awaitable[object]]
     summary: str
     tag: str
     result: object
+    method: str = "GET"
     query: type[msgspec.Struct] = NoParameters
     body: type[msgspec.Struct] | None = None
     status: int = 200

@@ -280,7 +280,6 @@ async def history(call: Call) -> Histories:
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/pending",
         handler=list_pending,
         summary="List pending messages of levels, timers, and open pops.",
@@ -316,7 +315,6 @@ ENDPOINTS: Final = (
         result=DecisionResults,
     ),
     Endpoint(
-        method="GET",
         path="/messages/{name}",
         has_slashes=True,
         handler=history,

@@ -327,7 +327,6 @@ async def reset_offsets(call: Call) -> OffsetChanges:
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/topics",
         handler=list_topics,
         summary="List topics.",
@@ -345,7 +344,6 @@ ENDPOINTS: Final = (
         result=TopicDetails,
     ),
     Endpoint(
-        method="GET",
         path="/topics/{name}",
         handler=show_topic,
         summary="Show a topic, its queues and the groups that read it.",
@@ -353,7 +351,6 @@ ENDPOINTS: Final = (
         result=TopicDetails,
     ),
     Endpoint(
-        method="GET",
         path="/groups",
         handler=list_groups,
         summary="List consumer groups.",
@@ -362,7 +359,6 @@ ENDPOINTS: Final = (
         result=PageOfGroups,
     ),
     Endpoint(
-        method="GET",
         path="/groups/{name}",
         handler=show_group,
         summary="Show a group, its members, subscriptions and offsets.",
@@ -370,7 +366,6 @@ ENDPOINTS: Final = (
         result=GroupDetails,
     ),
     Endpoint(
-        method="GET",
         path="/groups/{name}/lag",
         handler=show_lag,
         summary="Show how many messages a group has not consumed.",

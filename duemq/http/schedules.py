@@ -186,7 +186,6 @@ CHANGES: Final = (
 )
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/schedules",
         handler=list_schedules,
         summary="List recurring schedules.",
@@ -205,7 +204,6 @@ ENDPOINTS: Final = (
         problems=(409,),
     ),
     Endpoint(
-        method="GET",
         path="/schedules/{name}",
         has_slashes=True,
         handler=show_schedule,

@@ -270,7 +270,6 @@ def _row(item: UndeliveredMessage) -> UndeliveredRow:
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/quarantine",
         handler=list_quarantine,
         summary="List messages in quarantine.",
@@ -288,7 +287,6 @@ ENDPOINTS: Final = (
         result=PageOfResends,
     ),
     Endpoint(
-        method="GET",
         path="/dead-letters",
         handler=list_dead_letter_groups,
         summary="List the groups that have dead letters.",
@@ -296,7 +294,6 @@ ENDPOINTS: Final = (
         result=GroupsWithDeadLetters,
     ),
     Endpoint(
-        method="GET",
         path="/dead-letters/{name}",
         handler=list_dead_letters,
         summary="List the dead letters of a group.",

@@ -67,7 +67,6 @@ ENDPOINTS: Final = (
         problems=(409,),
     ),
     Endpoint(
-        method="GET",
         path="/audit-runs",
         handler=list_audits,
         summary="List the audits of a broker's store, newest first.",
@@ -77,7 +76,6 @@ ENDPOINTS: Final = (
         problems=(409,),
     ),
     Endpoint(
-        method="GET",
         path="/audit-runs/{name}",
         handler=show_audit,
         summary="Show an audit with its verdicts, and some messages of each finding.",

@@ -85,7 +85,6 @@ async def keys_of(session: AccountSession, member: BrokerMember) -> list[JsonObj
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/configuration",
         handler=show_configuration,
         summary="Show the configuration of each master, with the source of each value.",

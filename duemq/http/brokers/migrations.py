@@ -94,7 +94,6 @@ async def change_limits(call: Call) -> MigrationLimits:
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/migrations",
         handler=show_migrations,
         summary="Show the migration of each level to timers.",

@@ -77,7 +77,6 @@ async def entries_of(
 
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/operators",
         handler=list_operators,
         summary="List what operators changed, and refused requests, newest first.",

@@ -81,7 +81,6 @@ VIEWS: Final = (
 """Path, name of the view, whether only masters have it, summary."""
 ENDPOINTS: Final = (
     Endpoint(
-        method="GET",
         path="/brokers",
         handler=list_brokers,
         summary="List masters and replicas.",
@@ -90,7 +89,6 @@ ENDPOINTS: Final = (
     ),
     *[
         Endpoint(
-            method="GET",
             path=f"/{name}",
             handler=state_of(name, view, masters=masters),
             summary=summary,
