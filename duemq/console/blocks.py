@@ -67,13 +67,14 @@ class Table:
     """Table, or a text if it is empty.
 
     Attributes:
-        columns: Keys of the headers; the kind of the cells aligns them.
+        columns: Headers: keys of the catalogue without `column.`; the kind of the cells aligns
+            them.
         following: Link to the next page; empty: none.
         actions: Actions of each row, if the login may take them.
     """
 
     title: Key
-    columns: Sequence[Key]
+    columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     empty: Key = Key("table.empty")
     following: str = ""

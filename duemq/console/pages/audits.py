@@ -91,13 +91,8 @@ async def audits(call: PageCall) -> PageContent:
     blocks: list[object] = [
         *unknown,
         *failed,
-        Table(Key("audits.runs"), [Key(f"column.{name}") for name in RUNS], rows, empty, following),
-        Table(
-            Key("audits.plans"),
-            [Key(f"column.{name}") for name in PLANS],
-            [one.plan for one in parts],
-            empty,
-        ),
+        Table(Key("audits.runs"), RUNS, rows, empty, following),
+        Table(Key("audits.plans"), PLANS, [one.plan for one in parts], empty),
     ]
     return PageContent(Key("nav.audits"), blocks, live=True)
 
@@ -133,16 +128,14 @@ def _blocks(member: BrokerMember, name: str, page: JsonObject) -> list[object]:
         [_verdict_cell(verdict), Cell(count, "number")]
         for verdict, count in run["verdicts"].items()
     ]
-    columns = [Key("column.verdict"), Key("column.messages")]
-    blocks.append(Table(Key("audits.verdicts"), columns, counts))
+    blocks.append(Table(Key("audits.verdicts"), ("verdict", "messages"), counts))
     rows = [_finding_row(member, finding) for finding in page["findings"] or ()]
-    columns = [Key(f"column.{name}") for name in FINDINGS]
     empty = Key("audits.not_stored" if page["findings"] is None else "table.empty")
     following = ""
     if page["cursor"] is not None:
         query = urlencode({"broker": member.name, "cursor": page["cursor"]})
         following = f"/audits/{quote(name, safe='')}?{query}"
-    return [*blocks, Table(Key("audits.findings"), columns, rows, empty, following)]
+    return [*blocks, Table(Key("audits.findings"), FINDINGS, rows, empty, following)]
 
 
 def _run_row(broker: str, run: JsonObject) -> list[Cell]:

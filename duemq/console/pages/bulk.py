@@ -69,7 +69,7 @@ async def jobs(call: PageCall) -> PageContent:
         for one in call.jobs.jobs()
     ]
     names = ("prepared", "action", "search", "account", "state", "messages", "decided")
-    table = Table(Key("bulk.jobs"), [Key(f"column.{name}") for name in names], rows)
+    table = Table(Key("bulk.jobs"), names, rows)
     is_active = any(one.state in ACTIVE for one in call.jobs.jobs())
     return PageContent(Key("nav.bulk"), [Notice(Key("bulk.how")), table], live=is_active)
 
@@ -193,9 +193,7 @@ def _confirmation(call: PageCall, one: BulkJob) -> list[object]:
     names = ("topic", "messages", "first_due", "last_due")
     if one.action == RESEND:
         names = ("topic", "messages", "first_stored", "last_stored")
-    blocks: list[object] = [
-        Table(Key("bulk.by_topic"), [Key(f"column.{name}") for name in names], rows)
-    ]
+    blocks: list[object] = [Table(Key("bulk.by_topic"), names, rows)]
     if one.deliver_ms is not None and one.deliver_ms <= SystemClock().now_ms():
         blocks.insert(0, Notice(Key("decision.past"), state="bad"))
     if one.open and one.account == call.login.name:
@@ -221,7 +219,7 @@ def _verdicts(one: BulkJob) -> Table:
         for verdict in VERDICTS
         if one.counts[verdict]
     ]
-    return Table(Key("bulk.results"), [Key("column.verdict"), Key("column.messages")], rows)
+    return Table(Key("bulk.results"), ("verdict", "messages"), rows)
 
 
 def _verdict_key(one: BulkJob, verdict: str) -> Key:
@@ -245,8 +243,7 @@ def _items(call: PageCall, one: BulkJob) -> list[object]:
         rows.append(_item_row(one, item))
     time = "stored" if one.action == RESEND else "due"
     names = (time, "topic", "id", "verdict", "remark")
-    columns = [Key(f"column.{name}") for name in names]
-    return [Table(Key("bulk.items"), columns, rows, following=following)]
+    return [Table(Key("bulk.items"), names, rows, following=following)]
 
 
 def _item_row(one: BulkJob, item: BulkItem) -> list[Cell]:

@@ -41,12 +41,11 @@ async def configuration(call: PageCall) -> PageContent:
             Field("shown", Key("configuration.shown"), shown, options=choices),
         ],
     )
-    columns = [Key(f"column.{name}") for name in COLUMNS]
     parameters = {"prefix": prefix, "shown": shown, "cursor": page.cursor}
     following = f"/configuration?{urlencode(parameters)}" if page.cursor else ""
     empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.configuration")
-    table = Table(title, columns, rows, empty, following)
+    table = Table(title, COLUMNS, rows, empty, following)
     return PageContent(title, [form, *unknown_parts(page.unknown), table])
 
 

@@ -27,6 +27,7 @@ from duemq.http.problems import Problem
 from duemq.http.undelivered import GroupWithDeadLetters, group_of, states_of_letters
 
 PAGE_SIZE: Final = 100
+GROUPS: Final = ("group", "dead_letters", "last_dead_letter")
 LETTERS: Final = ("offset", "stored", "topic", "retries", "id", "keys", "broker")
 
 
@@ -41,10 +42,9 @@ async def dead_letters(call: PageCall) -> PageContent:
     names = sorted(name for name in parts if name > call.query.get("after", ""))
     page = names[:PAGE_SIZE]
     rows = [_group_row(group_of(name, parts[name], is_known=not unknown)) for name in page]
-    columns = [Key(f"column.{name}") for name in ("group", "dead_letters", "last_dead_letter")]
     following = f"/dead-letters?{urlencode({'after': page[-1]})}" if len(page) < len(names) else ""
     title, empty = Key("nav.dead_letters"), Key("value.unknown" if unknown else "table.empty")
-    table = Table(title, columns, rows, empty, following)
+    table = Table(title, GROUPS, rows, empty, following)
     return PageContent(title, [*unknown, table])
 
 
@@ -61,12 +61,11 @@ async def letters_of_group(call: PageCall) -> PageContent:
     path = f"/dead-letters/{quote(group, safe='')}"
     parameters = search_parameters(search) | {"cursor": page.cursor}
     following = f"{path}?{urlencode(parameters)}" if page.cursor else ""
-    columns = [Key(f"column.{name}") for name in LETTERS]
     empty = Key("value.unknown" if page.unknown else "table.empty")
     is_operator = call.login.role >= LoginRole.OPERATOR
     rows = [_letter_row(letter, is_operator=is_operator) for letter in letters]
     title = Key("nav.dead_letters")
-    table = Table(title, columns, rows, empty, following)
+    table = Table(title, LETTERS, rows, empty, following)
     forms = resend_forms(call, search, has_hits=bool(rows or following))
     form = search_form(search, path)
     return PageContent(title, [form, *unknown_parts(page.unknown), table, *forms], group)
@@ -150,5 +149,4 @@ def _effect(result: Resent) -> Table:
         Cell(result.topic or None),
         Cell(result.status),
     ]
-    columns = [Key(f"column.{name}") for name in ("offset", "id", "topic", "verdict")]
-    return Table(Key("resend.effect"), columns, [row])
+    return Table(Key("resend.effect"), ("offset", "id", "topic", "verdict"), [row])

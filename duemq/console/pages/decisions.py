@@ -89,5 +89,4 @@ def _result_table(call: PageCall, result: DecisionResult) -> Table:
         [Cell("column.messages", "key"), Cell(result.messages, "number")],
         [Cell("column.verdict", "key"), Cell(f"verdict.{result.verdict.replace(' ', '_')}", "key")],
     ]
-    names = [Key("column.name"), Key("column.value")]
-    return Table(Key("decision.message"), names, rows)
+    return Table(Key("decision.message"), ("name", "value"), rows)

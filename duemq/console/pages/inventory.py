@@ -97,7 +97,7 @@ async def group(call: PageCall) -> PageContent:
 
 
 def _part_of_group(
-    call: PageCall, part: str, names: Iterable[str], rows: Sequence[list[Cell]], empty: Key
+    call: PageCall, part: str, columns: Sequence[str], rows: Sequence[list[Cell]], empty: Key
 ) -> Table:
     """Return one page of the members or queues of a group."""
     first = call.number(part, 0)
@@ -105,7 +105,6 @@ def _part_of_group(
     if first + PAGE_SIZE < len(rows):
         path = f"/groups/{quote(call.path['name'], safe='')}"
         following = f"{path}?{urlencode({part: first + PAGE_SIZE})}"
-    columns = [Key(f"column.{name}") for name in names]
     return Table(Key(f"group.{part}"), columns, page, empty, following)
 
 
@@ -155,7 +154,7 @@ def _names(call: PageCall, names: Iterable[str]) -> tuple[list[str], dict[str, s
 
 def _page(
     name: str,
-    columns: Iterable[str],
+    columns: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     following: Mapping[str, str],
     unknown: Sequence[Notice],
@@ -164,7 +163,7 @@ def _page(
     title = Key(f"nav.{name}")
     link = f"/{name}?{urlencode(following)}" if any(following.values()) else ""
     empty = Key("value.unknown" if unknown else "table.empty")
-    table = Table(title, [Key(f"column.{column}") for column in columns], rows, empty, link)
+    table = Table(title, columns, rows, empty, link)
     return PageContent(title, [*unknown, table])
 
 

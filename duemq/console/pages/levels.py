@@ -51,9 +51,8 @@ async def levels(call: PageCall) -> PageContent:
     unknown = unknown_parts(states)
     count = None if unknown else sum(count for count, _ in parts)
     pending = Tile(Key("overview.pending_levels"), Cell(count, "number"))
-    columns = [Key(f"column.{name}") for name in COLUMNS]
     empty = Key("value.unknown" if unknown else "table.empty")
-    table = Table(Key("nav.levels"), columns, rows, empty)
+    table = Table(Key("nav.levels"), COLUMNS, rows, empty)
     return PageContent(Key("nav.levels"), [*unknown, Tiles([pending]), table], live=True)
 
 

@@ -20,6 +20,7 @@ from duemq.http.problems import Problem
 from duemq_common.bodies.histories import HistoryStep, MessageHistory, OpenPop
 
 BODY_CHARS_MAX: Final = 10_000
+COLUMNS: Final = ("id", "state", "due", "topic", "keys", "stored", "broker")
 STEP_COLUMNS: Final = ("event", "at", "due", "log_offset", "position", "remark")
 POP_COLUMNS: Final = ("group", "at", "invisible_until", "attempt")
 
@@ -69,32 +70,28 @@ def _list(messages: Iterable[MessageHistory]) -> Table:
         ]
         for one in messages
     ]
-    columns = ["id", "state", "due", "topic", "keys", "stored", "broker"]
-    return Table(Key("message.several"), [Key(f"column.{name}") for name in columns], rows)
+    return Table(Key("message.several"), COLUMNS, rows)
 
 
 def _details(one: MessageHistory, role: LoginRole) -> list[object]:
     body = one.body.decode("utf-8", "backslashreplace")
     shortened = body[:BODY_CHARS_MAX]
     properties = [[Cell(name), Cell(text, "code")] for name, text in one.properties.items()]
-    names = [Key("column.name"), Key("column.value")]
+    names = ("name", "value")
     blocks: list[object] = [
         Table(Key("message.facts"), names, list(_facts(one))),
-        _named_table("message.history", STEP_COLUMNS, map(_step_row, one.records)),
+        Table(Key("message.history"), STEP_COLUMNS, list(map(_step_row, one.records))),
         Table(Key("message.properties"), names, properties),
         TextBlock(Key("message.body"), shortened),
     ]
     if len(shortened) < len(body) or len(one.body) < one.body_bytes:
         blocks.append(Notice(Key("message.shortened")))
     if one.pops:
-        blocks.insert(2, _named_table("message.pops", POP_COLUMNS, map(_pop_row, one.pops)))
+        pops = Table(Key("message.pops"), POP_COLUMNS, list(map(_pop_row, one.pops)))
+        blocks.insert(2, pops)
     if one.state == "pending" and role >= LoginRole.OPERATOR:
         blocks[1:1] = _forms(one)
     return blocks
-
-
-def _named_table(title: str, columns: Iterable[str], rows: Iterable[list[Cell]]) -> Table:
-    return Table(Key(title), [Key(f"column.{name}") for name in columns], list(rows))
 
 
 def _facts(one: MessageHistory) -> Iterable[list[Cell]]:

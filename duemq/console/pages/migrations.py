@@ -49,18 +49,16 @@ async def migrations(call: PageCall) -> PageContent:
 
     states = await of_members(await call.session.masters(), part)
     unknown = unknown_parts(states)
-    columns = [Key(f"column.{name}") for name in LEVELS]
     empty = Key("value.unknown" if unknown else "migrations.none")
     rows = [row for state in states if not state.error for row in state.value[0]]
-    levels = Table(Key("migrations.levels"), columns, rows, empty)
+    levels = Table(Key("migrations.levels"), LEVELS, rows, empty)
     rows = [
         [Cell(state.member.name), *[Cell(None)] * (len(BROKERS) - 1)]
         if state.error
         else state.value[1]
         for state in states
     ]
-    columns = [Key(f"column.{name}") for name in BROKERS]
-    brokers = Table(Key("migrations.brokers"), columns, rows)
+    brokers = Table(Key("migrations.brokers"), BROKERS, rows)
     return PageContent(Key("nav.migrations"), [*unknown, levels, brokers], live=True)
 
 
@@ -217,8 +215,7 @@ def _limits(call: PageCall) -> dict[str, str]:
 
 def _changes_table(config: dict[str, str], changes: dict[str, str]) -> Table:
     rows = [[Cell(key, "code"), Cell(config.get(key)), Cell(text)] for key, text in changes.items()]
-    columns = [Key(f"column.{name}") for name in ("key", "value", "new_value")]
-    return Table(Key("resend.effect"), columns, rows)
+    return Table(Key("resend.effect"), ("key", "value", "new_value"), rows)
 
 
 def _broker_row(broker: str, status: MigrationStatus, *, is_admin: bool) -> list[Cell]:
@@ -280,8 +277,7 @@ def _result_blocks(result: MigrationResult) -> list[object]:
         blocks += _plan_blocks(plan)
     if verified := result.get("verified"):
         rows = [_verified_row(level) for level in verified]
-        columns = [Key(f"column.{name}") for name in VERIFIED]
-        blocks.append(Table(Key("migrations.verified"), columns, rows))
+        blocks.append(Table(Key("migrations.verified"), VERIFIED, rows))
     return blocks
 
 
@@ -298,7 +294,6 @@ def _plan_blocks(plan: JsonObject) -> list[object]:
         for level in plan["levels"]
         if level["pending"]
     ]
-    columns = [Key(f"column.{name}") for name in PLANNED]
     blocks: list[object] = [
         Notice(
             Key("migrations.obstacle" if one["blocks"] else "migrations.remark"),
@@ -309,7 +304,7 @@ def _plan_blocks(plan: JsonObject) -> list[object]:
     ]
     if plan["plan_id"]:
         blocks.append(Notice(Key("migrations.plan_id"), plan["plan_id"]))
-    return [*blocks, Table(Key("migrations.plan"), columns, rows)]
+    return [*blocks, Table(Key("migrations.plan"), PLANNED, rows)]
 
 
 def _verified_row(level: JsonObject) -> list[Cell]:

@@ -29,11 +29,10 @@ async def operators(call: PageCall) -> PageContent:
 
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     rows: list[list[Cell]] = page.state.value or []
-    columns = [Key(f"column.{name}") for name in COLUMNS]
     following = f"/operators?{urlencode({'cursor': page.cursor})}" if page.cursor else ""
     empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.operators")
-    table = Table(title, columns, rows, empty, following)
+    table = Table(title, COLUMNS, rows, empty, following)
     return PageContent(title, [*unknown_parts(page.unknown), table])
 
 

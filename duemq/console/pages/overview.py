@@ -16,6 +16,8 @@ from duemq.net.view_names import LEVELS_VIEW, REPLICATION_VIEW, TIMERS_VIEW
 from duemq_common.clock import SystemClock
 
 HOTTEST: Final = 5
+ENGINES: Final = ("broker", "address", "timers", "enqueue_lag", "delivery_lag", "levels", "reason")
+REPLICAS: Final = ("broker", "address", "role", "state", "log_end", "lag", "reason")
 CAPACITY_MAX: Final = 1_000_000_000
 
 
@@ -160,10 +162,9 @@ def _hottest(timers: Sequence[BrokerState]) -> Table:
         ]
         for count, from_ms, name in sorted(seconds, reverse=True)[:HOTTEST]
     ]
-    columns = [Key("column.due"), Key("column.broker"), Key("column.timers")]
     is_known = all(one.value is not None for one in timers)
     empty = Key("overview.no_timers" if is_known else "value.unknown")
-    return Table(Key("overview.hottest"), columns, rows, empty)
+    return Table(Key("overview.hottest"), ("due", "broker", "timers"), rows, empty)
 
 
 def _engines(timers: Sequence[BrokerState], levels: Sequence[BrokerState]) -> Table:
@@ -179,8 +180,7 @@ def _engines(timers: Sequence[BrokerState], levels: Sequence[BrokerState]) -> Ta
         ]
         for timer, level in zip(timers, levels, strict=True)
     ]
-    columns = ["broker", "address", "timers", "enqueue_lag", "delivery_lag", "levels", "reason"]
-    return Table(Key("overview.engines"), [Key(f"column.{name}") for name in columns], rows)
+    return Table(Key("overview.engines"), ENGINES, rows)
 
 
 def engine_cell(state: BrokerState, trouble: str) -> Cell:
@@ -218,5 +218,4 @@ def _replicas(states: Sequence[BrokerState]) -> Table:
                 Cell(one.failure or value.get("failure") or value.get("refusal") or "", "words"),
             ]
         )
-    columns = ["broker", "address", "role", "state", "log_end", "lag", "reason"]
-    return Table(Key("overview.replicas"), [Key(f"column.{name}") for name in columns], rows)
+    return Table(Key("overview.replicas"), REPLICAS, rows)

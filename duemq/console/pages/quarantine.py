@@ -45,12 +45,11 @@ async def quarantine(call: PageCall) -> PageContent:
     search = undelivered_search(call)
     page = await page_of_brokers(call.session, call.query.get("cursor", ""), part)
     rows = [_row(item) for item in page.state.value or ()]
-    columns = [Key(f"column.{name}") for name in COLUMNS]
     parameters = search_parameters(search) | {"cursor": page.cursor}
     following = f"/quarantine?{urlencode(parameters)}" if page.cursor else ""
     empty = Key("value.unknown" if page.unknown else "table.empty")
     title = Key("nav.quarantine")
-    table = Table(title, columns, rows, empty, following)
+    table = Table(title, COLUMNS, rows, empty, following)
     forms = resend_forms(call, search, has_hits=bool(rows or following))
     form = search_form(search, "/quarantine")
     return PageContent(title, [form, *unknown_parts(page.unknown), table, *forms])
@@ -146,7 +145,7 @@ def _details(item: Quarantined) -> list[object]:
         "id": Cell(item.unique_id, link=message_link(item.unique_id)),
         "broker": Cell(item.broker),
     }
-    names = [Key("column.name"), Key("column.value")]
+    names = ("name", "value")
     facts = [[Cell(f"column.{name}", "key"), values[name]] for name in FACTS]
     blocks: list[object] = [Table(Key("message.facts"), names, facts)]
     if item.original is None:
@@ -167,4 +166,4 @@ def _target(item: Quarantined, topic: str) -> Table:
         [Cell("resend.topic", "key"), Cell(topic or item.topic or None)],
         [Cell("column.id", "key"), Cell(item.unique_id, link=message_link(item.unique_id))],
     ]
-    return Table(Key("resend.effect"), [Key("column.name"), Key("column.value")], rows)
+    return Table(Key("resend.effect"), ("name", "value"), rows)

@@ -33,9 +33,9 @@ async def replicas(call: PageCall) -> PageContent:
     is_known = all(state.error is None for state in states)
     empty = Key("table.empty" if is_known else "value.unknown")
     blocks = [
-        _table("nav.replicas", MEMBERS, [_member_row(state) for state in states], empty),
-        _table(
-            "replicas.connections",
+        Table(Key("nav.replicas"), MEMBERS, [_member_row(state) for state in states], empty),
+        Table(
+            Key("replicas.connections"),
             CONNECTIONS,
             [
                 _connection_row(state.member.name, connection)
@@ -46,10 +46,6 @@ async def replicas(call: PageCall) -> PageContent:
         ),
     ]
     return PageContent(Key("nav.replicas"), blocks, live=True)
-
-
-def _table(title: str, columns: tuple[str, ...], rows: list[list[Cell]], empty: Key) -> Table:
-    return Table(Key(title), [Key(f"column.{name}") for name in columns], rows, empty)
 
 
 def _member_row(state: BrokerState) -> list[Cell]:

@@ -100,7 +100,7 @@ async def confirmation(call: PageCall) -> PageContent:
     if change == "pause":
         hidden.append(("note", call.query.get("note", "")))
         rows = [[Cell("schedule.note", "key"), Cell(call.query.get("note", ""), "words")]]
-        blocks.append(Table(title, [Key("column.name"), Key("column.value")], rows))
+        blocks.append(Table(title, ("name", "value"), rows))
     elif change == "backfill":
         from_ms, until_ms = _range(call)
         if until_ms > one.now_ms:
@@ -115,7 +115,7 @@ async def confirmation(call: PageCall) -> PageContent:
             [Cell("schedule.until", "key"), Cell(until_ms, "time")],
             [Cell("column.messages", "key"), Cell(count, "number")],
         ]
-        blocks.append(Table(title, [Key("column.name"), Key("column.value")], rows))
+        blocks.append(Table(title, ("name", "value"), rows))
     confirm = Key("decision.confirm")
     blocks.append(Form(title, "/schedule-changes", [], "post", hidden, confirm))
     return PageContent(title, blocks, one.definition.name)
@@ -145,8 +145,7 @@ async def act(call: PageCall) -> PageContent:
         return PageContent(Key("nav.schedules"), location=schedule_link(name))
     notice = Notice(Key("schedule.sent"), f"{result.appended:,}", "good")
     rows = [[Cell(name, link=schedule_link(name)), Cell(one.definition.topic)]]
-    columns = [Key("column.schedule"), Key("column.topic")]
-    table = Table(Key("column.schedule"), columns, rows)
+    table = Table(Key("column.schedule"), ("schedule", "topic"), rows)
     return PageContent(Key(f"schedule.{change}"), [notice, table], name)
 
 
@@ -203,15 +202,14 @@ def _facts(one: ScheduleView) -> Table:
         ("column.broker", Cell(one.broker), True),
     )
     rows = [[Cell(key, "key"), cell] for key, cell, is_shown in facts if is_shown]
-    return Table(Key("message.facts"), [Key("column.name"), Key("column.value")], rows)
+    return Table(Key("message.facts"), ("name", "value"), rows)
 
 
 def _runs(zone_name: str, runs: Sequence[int]) -> Table:
     """Return the next runs in the zone of the schedule and in UTC."""
     zone = ZoneInfo(zone_name)
     rows = [[Cell(_local(ms, zone)), Cell(ms, "time")] for ms in runs]
-    columns = [Key("schedule.in_zone"), Key("schedule.in_utc")]
-    return Table(Key("schedule.runs"), columns, rows, Key("schedule.no_runs"))
+    return Table(Key("schedule.runs"), ("in_zone", "in_utc"), rows, Key("schedule.no_runs"))
 
 
 def _local(ms: int, zone: ZoneInfo) -> str:

@@ -58,8 +58,7 @@ async def timers(call: PageCall) -> PageContent:
     if page.cursor:
         following = f"/timers?{urlencode(_parameters(query) | {'cursor': page.cursor})}"
         empty = Key("timers.continued")
-    columns = [Key(f"column.{name}") for name in COLUMNS]
-    blocks.append(Table(Key("timers.results"), columns, rows, empty, following))
+    blocks.append(Table(Key("timers.results"), COLUMNS, rows, empty, following))
     if query.key:
         blocks.append(Form(Key("timers.any_state"), message_link(query.key), []))
     if call.login.role >= LoginRole.OPERATOR:  # also without timers: hits may be of levels
