@@ -26,6 +26,7 @@ from duemq_common.host_port import split_address
 from duemq_common.request import Response
 from duemq_common.topics import TEMPLATE_TOPIC
 
+FIRST_VERSION_5: Final = 413  # MQVersion of 5.0.0
 ROUTE_AGE_MAX_S: Final = 30.0  # of masters, too
 GIVE_BROKER: Final = "if it is a broker, give it as broker (--broker, -b)"
 GIVE_NAMESRV: Final = "if it is a name server, give it as namesrv (--namesrv, -n)"
@@ -137,6 +138,14 @@ class Client(ServerConnections):
         if refresh or broker_name not in cached or until_s < asyncio.get_running_loop().time():
             cached = dict(await self.masters())
         return cached.get(broker_name, "")
+
+    async def version(self, address: str) -> int:
+        """Return the version number of a broker. MQVersion"""
+        connection = await self.connect(address)
+        if not connection.version:
+            await self.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            connection = await self.connect(address)
+        return connection.version
 
     async def cluster_info(self) -> dict[str, Any]:
         """Return the brokers of all clusters as the name server has them. ClusterInfo"""

@@ -24,6 +24,7 @@ from typing import Final, Unpack
 
 import msgspec
 
+from duemq.client.client import FIRST_VERSION_5
 from duemq.client.connection import ServerConnection
 from duemq.client.errors import NoRoute, NotSent, Refused, Unreachable, Unsupported
 from duemq.client.message import Message, MessageQueue
@@ -41,7 +42,6 @@ RETRIES: Final = 2
 IN_FLIGHT_MAX: Final = 8_192
 COMPRESSED_BYTES_MIN: Final = 4_096
 ZLIB_LEVEL: Final = 5  # as Apache's clients
-FIRST_VERSION_WITH_TIMERS: Final = 413  # 5.0.0: older brokers deliver a timer at once
 AVOIDED_S: Final = 10.0  # a broker that failed gets no sends for this time if there are others
 NO_PROPERTIES: Final[Mapping[str, str]] = {}
 STATUS: Final[dict[int, str]] = {
@@ -386,7 +386,7 @@ class Producer(ClientRole):
 
     def _is_ready(self, connection: ServerConnection, message: Message) -> bool:
         """Return whether a message can be sent now."""
-        has_timers = connection.version >= FIRST_VERSION_WITH_TIMERS or not message.is_timer
+        has_timers = connection.version >= FIRST_VERSION_5 or not message.is_timer
         return has_timers and connection.is_writable
 
     async def _connect(
@@ -402,25 +402,14 @@ class Producer(ClientRole):
         if not address:
             raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
         connection = self.client.connection(address) or await self.client.connect(address)
-        if message.is_timer and connection.version < FIRST_VERSION_WITH_TIMERS:
-            await self._check_timers(address)
-        if not connection.is_writable:
-            await connection.writable()
-        return connection
-
-    async def _check_timers(self, address: str) -> None:
-        """Ask a broker for its version before the first timer.
-
-        Raises:
-            Unsupported: The broker is older than 5.0.
-        """
-        await self.client.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        connection = await self.client.connect(address)
-        if connection.version < FIRST_VERSION_WITH_TIMERS:
+        if message.is_timer and await self.client.version(address) < FIRST_VERSION_5:
             raise Unsupported(
                 f"broker {address} is older than RocketMQ 5.0 and would deliver the message at "
                 "once: give a level instead of delay or deliver_at"
             )
+        if not connection.is_writable:
+            await connection.writable()
+        return connection
 
 
 def _result(response: Response, message_id: str, queue: MessageQueue) -> SendResult:

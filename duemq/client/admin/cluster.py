@@ -22,7 +22,6 @@ from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Response, bytes_of
 
 Body = TypeVar("Body")
-FIRST_VERSION_5: Final = 413  # MQVersion of 5.0.0
 PROPERTY_MARKS: Final = "#!"
 VIEWS: Final = f"views: it is not a DueMQ broker; {GIVE_NAMESRV}"
 
@@ -199,14 +198,6 @@ class ClusterAdmin(ClientRole):
         if response.code != ResponseCode.SUCCESS:
             raise self.client.refusal(response, address, code)
         return response
-
-    async def version(self, address: str) -> int:
-        """Return the version number of a broker. MQVersion"""
-        connection = await self.client.connect(address)
-        if not connection.version:
-            await self.client.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            connection = await self.client.connect(address)
-        return connection.version
 
 
 def parsed(response: Response, kind: type[Body]) -> Body:

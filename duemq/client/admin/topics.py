@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 
 from duemq.client.admin.cluster import (
-    FIRST_VERSION_5,
     BrokerMember,
     ClusterAdmin,
     parsed,
     queue_name,
     time_or_none,
 )
+from duemq.client.client import FIRST_VERSION_5
 from duemq.client.errors import NoRoute, Unsupported
 from duemq.client.message import MessageQueue
 from duemq.client.routes import READ, WRITE
@@ -224,7 +224,7 @@ class TopicsAdmin(ClusterAdmin):
         masters = await self.masters(brokers)
         if settings is not None and settings.attributes:
             for master in masters:
-                if await self.version(master.address) < FIRST_VERSION_5:
+                if await self.client.version(master.address) < FIRST_VERSION_5:
                     raise Unsupported(
                         f"broker {master.name} has no attributes of topics: it is "
                         "older than RocketMQ 5.0"

@@ -23,8 +23,8 @@ from duemq.client import (
     Unreachable,
     Unsupported,
 )
+from duemq.client.client import FIRST_VERSION_5
 from duemq.client.message import MessageQueue
-from duemq.client.producer import FIRST_VERSION_WITH_TIMERS
 from duemq.net import codec
 from duemq_common.codes import RequestCode
 from duemq_common.errors import RecordUnreadable
@@ -70,7 +70,7 @@ def test_a_timer_is_not_sent_to_a_broker_that_would_deliver_it_at_once(
         codes.append(request.code)
         body = b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'
         now = f'"version":{codec.VERSION}'.encode()
-        old = b'"version":%d' % (FIRST_VERSION_WITH_TIMERS - 1)
+        old = b'"version":%d' % (FIRST_VERSION_5 - 1)
         frame = reply(request, Response(body=body))
         assert frame.count(now) == 1
         return frame.replace(now, old)
