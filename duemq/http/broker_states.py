@@ -80,6 +80,15 @@ async def of_members(members: Sequence[BrokerMember], ask: Ask) -> list[BrokerSt
     return list(await asyncio.gather(*map(state, members)))
 
 
+async def of_masters(session: AccountSession, ask: Ask) -> list[BrokerState]:
+    """Return what each master responds.
+
+    Raises:
+        NoBroker: There is none.
+    """
+    return await of_members(await session.masters(), ask)
+
+
 async def value_of(member: BrokerMember, ask: Ask) -> JsonValue:
     """Return what one broker responds.
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from duemq.client.admin.cluster import BrokerMember
-from duemq.http.broker_states import BrokerState, of_members
+from duemq.http.broker_states import BrokerState, of_masters
 from duemq.http.endpoints import Call, Endpoint, JsonValue
 from duemq.http.pending import TimeMs
 from duemq.http.sessions import AccountSession
@@ -136,7 +136,7 @@ async def show_forecast(call: Call) -> Forecasts:
     async def part(member: BrokerMember) -> ForecastBins:
         return await forecast_of(session, member.address, query.from_ms, query.width_ms, query.bins)
 
-    states = await of_members(await session.masters(), part)
+    states = await of_masters(session, part)
     rows = [
         ForecastRow(broker=one.member.name, forecast=one.value, failure=one.failure)
         for one in states
@@ -182,7 +182,7 @@ async def show_deliveries(call: Call) -> Deliveries:
     async def part(member: BrokerMember) -> dict[Kind, PastDeliveries]:
         return await deliveries_of(session, member.address)
 
-    states = await of_members(await session.masters(), part)
+    states = await of_masters(session, part)
     return Deliveries(list(map(_deliveries_row, states)))
 
 

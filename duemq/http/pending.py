@@ -18,6 +18,7 @@ from duemq.http.broker_states import (
     BrokerState,
     UnknownPart,
     check_known,
+    of_masters,
     of_members,
     unasked,
     unknown_of,
@@ -265,9 +266,8 @@ async def history(call: Call) -> Histories:
     """Return the messages with an id or key, and their histories."""
     name, admin = call.path["name"], call.session.admin
     query: MessageQuery = call.query or MessageQuery()
-    states = await of_members(
-        await call.session.masters(),
-        lambda one: admin.message_history(name, topic=query.topic, brokers=[one.name]),
+    states = await of_masters(
+        call.session, lambda one: admin.message_history(name, topic=query.topic, brokers=[one.name])
     )
     parts: list[MessageHistories] = values_of(states)
     messages = [message for part in parts for message in part.messages]

@@ -21,11 +21,10 @@ from duemq.client.admin.groups import (
 )
 from duemq.client.admin.topics import QueueState, TopicInfo, TopicSettings, TopicState
 from duemq.http.broker_states import (
-    Ask,
     BrokerState,
     UnknownPart,
     check_known,
-    of_members,
+    of_masters,
     unasked,
     unknown_of,
     values_of,
@@ -195,7 +194,7 @@ class OffsetChanges(msgspec.Struct):
 async def list_topics(call: Call) -> PageOfTopics:
     """Return a page of the topics."""
     query, admin = call.query or NamesQuery(), call.session.admin
-    states = await of_masters(call, lambda one: admin.topics(brokers=[one.name]))
+    states = await of_masters(call.session, lambda one: admin.topics(brokers=[one.name]))
     topics: dict[str, TopicInfo] = {}
     for part in values_of(states):
         for topic in part:
@@ -208,11 +207,6 @@ def _page_of_names(query: NamesQuery, names: Iterable[str]) -> tuple[list[str], 
     """Return the names of a page, and whether there are more."""
     rest = sorted(filter(query.selects, names))
     return rest[: query.limit], len(rest) > query.limit
-
-
-async def of_masters(call: Call, ask: Ask) -> list[BrokerState]:
-    """Return what each master responds."""
-    return await of_members(await call.session.masters(), ask)
 
 
 async def show_topic(call: Call) -> TopicDetails:
@@ -228,7 +222,7 @@ async def _topic_details(call: Call, name: str) -> TopicDetails:
             return []
         return [await admin.topic(name, brokers=[member.name])]
 
-    states = await of_masters(call, part)
+    states = await of_masters(call.session, part)
     parts: list[TopicState] = [topic for topics in values_of(states) for topic in topics]
     unknown = unknown_of(states)
     if not parts:
@@ -262,7 +256,7 @@ async def create_topic(call: Call) -> TopicDetails:
 async def list_groups(call: Call) -> PageOfGroups:
     """Return a page of the consumer groups."""
     query, admin = call.query or NamesQuery(), call.session.admin
-    states = await of_masters(call, lambda one: admin.groups(brokers=[one.name]))
+    states = await of_masters(call.session, lambda one: admin.groups(brokers=[one.name]))
     settings: dict[str, dict[str, GroupSettings]] = {}
     for part in values_of(states):
         for group in part:
@@ -293,7 +287,7 @@ async def states_of_group(session: AccountSession, name: str) -> list[BrokerStat
         infos = await admin.groups(brokers=[member.name])
         return [await admin.group_state(info) for info in infos if info.name == name]
 
-    return await of_members(await session.masters(), part)
+    return await of_masters(session, part)
 
 
 async def show_lag(call: Call) -> LagOfGroup:

@@ -23,7 +23,7 @@ from duemq.client.message import milliseconds
 from duemq.http.broker_states import (
     UnknownPart,
     check_known,
-    of_members,
+    of_masters,
     page_of_brokers,
     page_values,
     unasked,
@@ -118,7 +118,7 @@ async def existing_schedule(session: AccountSession, name: str, runs: int) -> Sc
         view = await session.admin.schedule_at(member, name, runs=runs)
         return [] if view is None else [view]
 
-    states = await of_members(await session.masters(), part)
+    states = await of_masters(session, part)
     for state in states:
         for view in state.value or ():
             return cast("ScheduleView", view)

@@ -17,7 +17,7 @@ from duemq.http.broker_states import (
     BrokersPage,
     BrokerState,
     UnknownPart,
-    of_members,
+    of_masters,
     page_of_brokers,
     page_values,
     unknown_of,
@@ -179,9 +179,7 @@ async def list_dead_letter_groups(call: Call) -> GroupsWithDeadLetters:
 async def states_of_letters(session: AccountSession) -> list[BrokerState]:
     """Return the counts of dead letters at each broker."""
     admin = session.admin
-    return await of_members(
-        await session.masters(), lambda one: admin.dead_letter_counts(brokers=[one.name])
-    )
+    return await of_masters(session, lambda one: admin.dead_letter_counts(brokers=[one.name]))
 
 
 def group_of(

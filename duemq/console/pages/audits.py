@@ -14,7 +14,7 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.catalogue import TEXTS
 from duemq.console.pages.timers import message_link
-from duemq.http.broker_states import of_members, value_of
+from duemq.http.broker_states import of_masters, value_of
 from duemq.http.endpoints import JsonObject
 from duemq.http.problems import Problem
 from duemq.net.view_names import AUDITS_VIEW
@@ -73,7 +73,7 @@ async def audits(call: PageCall) -> PageContent:
         ]
         return AuditsPart(runs, "", bool(page["cursor"]), plan)
 
-    states = await of_members(await call.session.masters(), part)
+    states = await of_masters(call.session, part)
     unknown = unknown_parts(states)
     parts: list[AuditsPart] = [state.value for state in states if not state.error]
     failed = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
-from duemq.http.broker_states import BrokerState, of_members, page_of_brokers
+from duemq.http.broker_states import BrokerState, of_masters, page_of_brokers
 from duemq.http.endpoints import JsonObject, JsonValue
 from duemq.http.problems import Problem
 from duemq.http.registry import states_of_group
@@ -39,7 +39,7 @@ async def topics(call: PageCall) -> PageContent:
     """Return a page of the topics."""
     admin, kinds = call.session.admin, dict[str, str]()
     settings: dict[str, dict[str, TopicSettings]] = {}
-    states = await _of_masters(call, lambda one: admin.topics(brokers=[one.name]))
+    states = await of_masters(call.session, lambda one: admin.topics(brokers=[one.name]))
     for topic in _parts(states):
         kinds[topic.name] = topic.kind
         settings.setdefault(topic.name, {}).update(topic.settings)
@@ -63,7 +63,7 @@ async def topics(call: PageCall) -> PageContent:
 async def groups(call: PageCall) -> PageContent:
     """Return a page of the consumer groups."""
     admin, brokers = call.session.admin, dict[str, list[str]]()
-    states = await _of_masters(call, lambda one: admin.groups(brokers=[one.name]))
+    states = await of_masters(call.session, lambda one: admin.groups(brokers=[one.name]))
     for group in _parts(states):
         brokers.setdefault(group.name, []).extend(group.settings)
     names, following = _names(call, brokers)
@@ -131,12 +131,6 @@ async def schedules(call: PageCall) -> PageContent:
         new = Form(Key("schedule.new"), "/new-schedule", [])
         return PageContent(content.title, [*content.blocks, new])
     return content
-
-
-async def _of_masters(
-    call: PageCall, ask: Callable[[BrokerMember], Awaitable[JsonValue]]
-) -> list[BrokerState]:
-    return await of_members(await call.session.masters(), ask)
 
 
 def _parts(states: Iterable[BrokerState]) -> list[JsonValue]:

@@ -11,7 +11,7 @@ from duemq.client.errors import Unsupported
 from duemq.console.blocks import Cell, Key, PageContent, Table, Tile, Tiles
 from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
-from duemq.http.broker_states import of_members
+from duemq.http.broker_states import of_masters
 from duemq.http.endpoints import JsonObject
 from duemq.net.view_names import LEVELS_VIEW
 from duemq_common.topics import SCHEDULE_TOPIC
@@ -45,7 +45,7 @@ async def levels(call: PageCall) -> PageContent:
             view = apache_view(info, await admin.queue_states(member, SCHEDULE_TOPIC))
         return view["pending"], [_row(member.name, level) for level in view["levels"]]
 
-    states = await of_members(await call.session.masters(), part)
+    states = await of_masters(call.session, part)
     parts: list[tuple[int, list[list[Cell]]]] = [one.value for one in states if not one.error]
     rows = [row for _, part_rows in parts for row in part_rows]
     unknown = unknown_parts(states)

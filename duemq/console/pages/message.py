@@ -15,7 +15,7 @@ from duemq.console.call import PageCall
 from duemq.console.catalogue import TEXTS
 from duemq.console.logins import LoginRole
 from duemq.console.pages.timers import message_link, time_field
-from duemq.http.broker_states import of_members
+from duemq.http.broker_states import of_masters
 from duemq.http.problems import Problem
 from duemq_common.bodies.histories import HistoryStep, MessageHistory, OpenPop
 
@@ -29,9 +29,8 @@ async def message(call: PageCall) -> PageContent:
     """Return the page of a unique id, offset message id or key."""
     name = call.path["name"]
     topic, admin = call.query.get("topic", ""), call.session.admin
-    states = await of_members(
-        await call.session.masters(),
-        lambda one: admin.message_history(name, topic=topic, brokers=[one.name]),
+    states = await of_masters(
+        call.session, lambda one: admin.message_history(name, topic=topic, brokers=[one.name])
     )
     parts: list[MessageHistories] = [one.value for one in states if one.value is not None]
     unknown = unknown_parts(states)

@@ -13,7 +13,7 @@ from duemq.console.brokers import unknown_parts
 from duemq.console.call import PageCall
 from duemq.console.logins import LoginRole
 from duemq.console.pages.message import state_cell
-from duemq.http.broker_states import of_members, value_of
+from duemq.http.broker_states import of_masters, value_of
 from duemq.http.brokers.migrations import LIMIT_KEYS
 from duemq.http.endpoints import JsonObject, invalid
 from duemq.http.problems import Problem
@@ -47,7 +47,7 @@ async def migrations(call: PageCall) -> PageContent:
         rows = [_level_row(member.name, level) for level in status["levels"]]
         return rows, _broker_row(member.name, status, is_admin=is_admin)
 
-    states = await of_members(await call.session.masters(), part)
+    states = await of_masters(call.session, part)
     unknown = unknown_parts(states)
     empty = Key("value.unknown" if unknown else "migrations.none")
     rows = [row for state in states if not state.error for row in state.value[0]]

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from duemq.client.admin.cluster import BrokerMember
 from duemq.client.errors import Unsupported
-from duemq.http.broker_states import UnknownPart, of_members, unknown_of, values_of
+from duemq.http.broker_states import UnknownPart, of_masters, unknown_of, values_of
 from duemq.http.endpoints import Call, Endpoint, JsonObject
 from duemq.http.sessions import AccountSession
 from duemq.net.view_names import CONFIGURATION_VIEW
@@ -62,7 +62,7 @@ async def show_configuration(call: Call) -> Configurations:
     async def part(member: BrokerMember) -> list[JsonObject]:
         return [key for key in await keys_of(session, member) if query.selects(key)]
 
-    states = await of_members(await session.masters(), part)
+    states = await of_masters(session, part)
     values_of(states)
     rows = [KeysOfBroker(one.member.name, one.value) for one in states if one.error is None]
     return Configurations(rows, unknown_of(states))
