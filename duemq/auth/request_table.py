@@ -8,6 +8,7 @@ administrator.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -60,22 +61,7 @@ class RequestRow(Struct, frozen=True):
         return isinstance(permission, Rule) and permission.action in CHANGES
 
 
-def _client(
-    code: int,
-    permission: Permission,
-    plain: PlainPermission | None = None,
-    *,
-    needs_kernels: bool = False,
-    only_master: bool = False,
-) -> RequestRow:
-    return RequestRow(
-        code,
-        permission,
-        plain,
-        is_client=True,
-        needs_kernels=needs_kernels,
-        only_master=only_master,
-    )
+_client = partial(RequestRow, is_client=True)
 
 
 def _named(
@@ -83,9 +69,9 @@ def _named(
     action: Action,
     *fields: NamedField,
     plain: PlainPermission | None = None,
-    needs_kernels: bool = False,
+    **flags: bool,
 ) -> RequestRow:
-    return RequestRow(code, Rule(action, fields), plain, needs_kernels=needs_kernels)
+    return RequestRow(code, Rule(action, fields), plain, **flags)
 
 
 def _on_cluster(
@@ -93,31 +79,21 @@ def _on_cluster(
     action: Action,
     *fields: NamedField,
     plain: PlainPermission | None = None,
-    is_between_members: bool = False,
+    **flags: bool,
 ) -> RequestRow:
-    permission = Rule(action, fields, cluster=True)
-    return RequestRow(code, permission, plain, is_between_members=is_between_members)
+    return RequestRow(code, Rule(action, fields, cluster=True), plain, **flags)
 
 
 def _own(
     code: int,
     permission: Action | Permission,
     plain: PlainPermission | None = None,
-    *,
-    needs_kernels: bool = False,
-    only_master: bool = False,
+    **flags: bool,
 ) -> RequestRow:
     """Return the row of a code that Apache opens to every account; an action is on the cluster."""
     if isinstance(permission, Action):
         permission = Rule(permission, cluster=True)
-    return RequestRow(
-        code,
-        permission,
-        plain,
-        always=True,
-        needs_kernels=needs_kernels,
-        only_master=only_master,
-    )
+    return RequestRow(code, permission, plain, always=True, **flags)
 
 
 ADMIN: Final = plain.administrator
