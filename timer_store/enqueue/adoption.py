@@ -255,6 +255,7 @@ def _identify(state: TimerState, offsets: Offsets, interest: int) -> Rows:
         interest: See `kernels.identify`.
     """
     identified = [np.empty(0, layout.IDENTIFIED)]
+    offsets = np.ascontiguousarray(offsets)  # one compiled kernel for columns of any rows
     position = 0
     frames = np.zeros(1, store_layout.SCANNED)
     while position < offsets.size:
