@@ -257,7 +257,7 @@ class CommitLog(NumberedLog[LogFile]):
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         super().__init__(directory, file_bytes, LogFile)
-        self.unreadable = UnreadableRanges(self)
+        self.unreadable = UnreadableRanges(lambda: self.files)
         self.sums = BlockSums(directory.parent / SUMS, lambda: self.files)
 
     def load(self, *, synced: int = 0) -> None:

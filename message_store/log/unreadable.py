@@ -37,18 +37,11 @@ class MappedFile(Protocol):
     pages: GuardedMap
 
 
-class MappedLog(Protocol):
-    """Log that consists of such files."""
-
-    @property
-    def files(self) -> Sequence[MappedFile]:
-        """The files, in order."""
-        ...
-
-
 class UnreadableRanges:
     """Unreadable ranges of one log.
 
+    Args:
+        files: Returns the log's files, in order.
     Attributes:
         notice: Called with one line for each new range, from any thread.
         ranges: Log offsets, ascending.
@@ -57,8 +50,8 @@ class UnreadableRanges:
             before the read.
     """
 
-    def __init__(self, log: MappedLog) -> None:
-        self._log = log
+    def __init__(self, files: Callable[[], Sequence[MappedFile]]) -> None:
+        self._files = files
         self.notice: Callable[[str], None] = logger.warning
         self._guard = page_guard()
         self.replaced = self._guard.replaced
@@ -101,7 +94,7 @@ class UnreadableRanges:
         """Return all unreadable ranges of the mapped files, and a line for each new one."""
         ranges: list[Range] = []
         notices: list[str] = []
-        for file in list(self._log.files):
+        for file in list(self._files()):
             file_ranges = [
                 (file.base + low, file.base + high) for low, high in file.pages.unreadable
             ]
@@ -132,7 +125,7 @@ class UnreadableRanges:
                 raise RecordUnreadable(offset, self._where(max(low, offset)))
 
     def _where(self, offset: int) -> str:
-        for file in reversed(list(self._log.files)):
+        for file in reversed(list(self._files())):
             if file.base <= offset:
                 position = f"{file.path} at byte {offset - file.base}"
                 return f"the disk cannot read {position}: {file.pages.reason}"
