@@ -440,8 +440,8 @@ class BrokerConfig:
         parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property
-    def namesrv_list(self) -> list[tuple[str, int]]:
-        """Host and port of each external name server."""
+    def namesrv_list(self) -> list[str]:
+        """`host:port` of each external name server."""
         return parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property

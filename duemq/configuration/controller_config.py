@@ -111,9 +111,7 @@ class ControllerConfig:
     @property
     def controllers(self) -> tuple[str, ...]:
         """`host:port` of each controller, in the order of the configuration."""
-        return tuple(
-            f"{host}:{port}" for host, port in parse_addresses("controllerAddr", self.addresses)
-        )
+        return tuple(parse_addresses("controllerAddr", self.addresses))
 
     @property
     def call_s(self) -> float:

@@ -24,6 +24,7 @@ from duemq.registry.topic_routes import TopicRoutes
 from duemq.registry.topics import TopicManager
 from duemq_common.clock import Clock
 from duemq_common.config import expanded
+from duemq_common.host_port import split_address
 
 if TYPE_CHECKING:
     from duemq.namesrv.server import NameServer
@@ -175,8 +176,7 @@ def addresses_of(config: BrokerConfig) -> list[str]:
     """
     own_hosts = {config.broker_ip, config.bind_address, "127.0.0.1", "localhost", "::1"}
     own_port = config.embedded_namesrv_port if config.embedded_namesrv_enable else 0
+    addresses = ((address, *split_address(address)) for address in config.namesrv_list)
     return [
-        f"{host}:{port}"
-        for host, port in config.namesrv_list
-        if port != own_port or host not in own_hosts
+        address for address, host, port in addresses if port != own_port or host not in own_hosts
     ]

@@ -17,5 +17,5 @@ def test_a_malformed_address_is_refused(text: str) -> None:
 
 
 def test_addresses_of_version_6_and_of_names_in_other_languages_are_accepted() -> None:
-    addresses = [("[::1]", 9876), ("bröker.lan", 9876)]
+    addresses = ["[::1]:9876", "bröker.lan:9876"]
     assert parse_addresses("namesrvAddr", "[::1]:9876;bröker.lan:9876") == addresses
