@@ -15,12 +15,14 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
+from duemq.auth.signature import ACCESS_KEY_CHARACTERS_MAX
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
 
 SCHEME: Final = "MQv2-HMAC-SHA1"
 CLIENT_ID_CHARS_MAX: Final = 255
+TEXT_CHARS_MAX: Final = 64  # of a version, a time and a signature, which renewals keep for hours
 LANGUAGES: Final = frozenset(
     {
         "JAVA",
@@ -112,7 +114,7 @@ def context_of(call: GrpcCall) -> CallContext:
         client_id,
         call.address,
         _language(call.text(b"x-mq-language")),
-        call.text(b"x-mq-client-version"),
+        call.text(b"x-mq-client-version")[:TEXT_CHARS_MAX],
         _signature(call.text(b"authorization"), call.text(b"x-mq-date-time")),
         call.deadline_s,
     )
@@ -125,7 +127,10 @@ def _language(name: str) -> str:
 
 
 def _signature(text: str, signed_text: str) -> Signature | None:
-    """Parse an authorization field; a malformed field gives a signature that no secret matches."""
+    """Parse an authorization field.
+
+    A malformed field, or one with a long text, gives a signature that no secret matches.
+    """
     if not text:
         return None
     scheme, _, rest = text.partition(" ")
@@ -133,4 +138,9 @@ def _signature(text: str, signed_text: str) -> Signature | None:
     # the credential can be `KEY/region/service`
     access_key = pairs.get("Credential", "").partition("/")[0]
     digits = pairs.get("Signature", "") if scheme == SCHEME else ""
+    if (
+        len(access_key) > ACCESS_KEY_CHARACTERS_MAX
+        or max(len(digits), len(signed_text)) > TEXT_CHARS_MAX
+    ):
+        return Signature("", "", "")
     return Signature(access_key, digits, signed_text)
