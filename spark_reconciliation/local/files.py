@@ -12,10 +12,12 @@ from duemq_common.errors import UsageError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+    from pyarrow.parquet import FileMetaData
 
 PARQUET: Final = "parquet"
 CSV: Final = "csv"
 JSON_LINES: Final = "json"
+INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 def file_bytes(location: str) -> int:
@@ -81,13 +83,25 @@ def _parquet(
     source = dataset.dataset(
         names,
         filesystem=system,
-        format="parquet",
+        format=dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
         partitioning="hive",
         partition_base_dir=folder,
     )
     rows = source.to_table(columns=list(choose(source.schema.names)))
-    fields = [field.with_type(_plain(field.type)) for field in rows.schema]
+    instants = _int96_columns(next(source.get_fragments()).metadata)
+    fields = [
+        field.with_type(INSTANT if field.name in instants else _plain(field.type))
+        for field in rows.schema
+    ]
     return rows.cast(pa.schema(fields), safe=False)
+
+
+def _int96_columns(metadata: FileMetaData) -> set[str]:
+    """Return the columns of INT96, which Spark writes by default: instants, unlike those of INT64
+    that are not adjusted to UTC.
+    """
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    return {column.path for column in columns if column.physical_type == "INT96"}
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
