@@ -39,9 +39,10 @@ CSV: Final = (".csv", ".csv.gz")
 JSON_LINES: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 NAMES: Final = ("id", "key")
 FIELDS: Final = (*NAMES, "topic", "time")
-DATE: Final = r"^\d+-"  # DuckDB has words for some times
-OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
-VALID_OFFSET: Final = r"(Z|[+-](0\d|1[0-8]):?[0-5]\d)$"  # DuckDB also accepts +99:00
+DATE: Final = r"^\d+-\d\d?-\d\d?"  # DuckDB has words for some times
+LOCAL: Final = rf"{DATE}([T ]\d\d?(:\d\d?){{0,2}}(\.\d*)?)?$"
+"""Time without an offset. Of others, a cast to a local time ignores what follows."""
+VALID_OFFSET: Final = rf"{DATE}[T ].*(Z|[+-](0\d|1[0-8])(:?[0-5]\d)?)$"  # DuckDB accepts +99:00
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
 NO_ROWS: Final = "it has no row with a time: a comparison would find nothing"
 NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,\d+\))$")
@@ -253,6 +254,5 @@ def _time_ms(name: str, kind: str, table: OutsideTable) -> Column:
         return zoned
     text = F.trim(column)
     instant, number = F.unix_millis(column.try_cast("timestamp")), column.try_cast("bigint")
-    with_offset = F.when(text.rlike(VALID_OFFSET), instant)
-    dated = F.when(text.rlike(DATE), F.when(text.rlike(OFFSET), with_offset).otherwise(zoned))
+    dated = F.when(text.rlike(LOCAL), zoned).when(text.rlike(VALID_OFFSET), instant)
     return F.when(text.rlike(r"^-?\d+$"), number).otherwise(dated)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from duemq_common.errors import UsageError
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
 from tests.spark_reconciliation.conftest import IN_TEST_ALL, session_of_each
 
@@ -34,3 +35,31 @@ def test_timestamps_that_spark_writes_by_default_are_instants(
     path = tmp_path / "t.parquet"
     parquet.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
     assert rows_of(engine, path, zone) == [("A", NINE), ("B", last)]
+
+
+@pytest.mark.parametrize("zone", ["", "Asia/Tokyo"])
+@pytest.mark.parametrize(
+    "time", ["2026-11-28 10:00:00.000+01", "2026-11-28T09:00:00Z", "2026-11-28 03:30:00-0530"]
+)
+def test_a_time_with_an_offset_does_not_depend_on_the_zone(
+    engine: Any, tmp_path: Path, zone: str, time: str
+) -> None:
+    """PostgreSQL writes offsets of whole hours with two digits."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"id,topic,time\nA,T,{time}\n")
+    assert rows_of(engine, path, zone) == [("A", NINE)]
+
+
+@pytest.mark.parametrize("end", [" EST", "+01:00[Europe/Berlin]", " America/New_York", "+99"])
+def test_the_unknown_end_of_a_time_is_not_ignored(engine: Any, tmp_path: Path, end: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"id,topic,time\nA,T,2026-11-28T09:00:00{end}\n")
+    with pytest.raises(UsageError, match="rows without a valid time in time: 1"):
+        rows_of(engine, path, "Asia/Tokyo")
+
+
+def test_times_without_an_offset_are_those_of_the_zone(engine: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,topic,time\nA,T,2026-11-28 18:00\nB,T,2026-11-29\n")
+    second = datetime(2026, 11, 28, 15, tzinfo=UTC)
+    assert rows_of(engine, path, "Asia/Tokyo") == [("A", NINE), ("B", second)]
