@@ -216,7 +216,10 @@ def _load(spark: SparkSession, table: OutsideTable) -> DataFrame:
             return list(dict.fromkeys(_columns(names, table).values()))
 
         return spark.of_table(files.read_files(path, kind, choose))
-    return spark.read.load(location, kind, header=True)
+    reader = spark.read.format(kind)
+    if kind == files.CSV:
+        reader = reader.options(header=True, escape='"')  # by default, it is a backslash
+    return reader.load(location)
 
 
 def _columns(given_names: Sequence[str], table: OutsideTable) -> dict[str, str]:

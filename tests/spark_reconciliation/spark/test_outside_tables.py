@@ -63,3 +63,10 @@ def test_times_without_an_offset_are_those_of_the_zone(engine: Any, tmp_path: Pa
     path.write_text("id,topic,time\nA,T,2026-11-28 18:00\nB,T,2026-11-29\n")
     second = datetime(2026, 11, 28, 15, tzinfo=UTC)
     assert rows_of(engine, path, "Asia/Tokyo") == [("A", NINE), ("B", second)]
+
+
+def test_csv_has_doubled_quotes_and_plain_backslashes(engine: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    lines = ("\ufefftime,topic,id", '1764320400000,T,"A""1"", x"', r'1764320400000,T,"B\"')
+    path.write_text("\r\n".join(lines), encoding="utf-8")
+    assert [name for name, _ in rows_of(engine, path)] == ['A"1", x', "B\\"]
