@@ -227,13 +227,11 @@ def _of_topics(rows: DataFrame, topics: DataFrame, names: list[str]) -> DataFram
 
 def _by_name(messages: DataFrame) -> DataFrame:
     """Return number of messages, known accepted times, first due and delivery time, and gravest
-    verdict of each name.
-
-    The copies of a message in the stores of replicas have the same log offset: they are one.
+    verdict of each name. A message that has the same key twice is one.
     """
-    copies = messages.where(F.col("name").isNotNull() & F.col("topic").isNotNull())
+    rows = messages.where(F.col("name").isNotNull() & F.col("topic").isNotNull())
     grave = _rank(F.col("verdict"))
-    single = copies.groupBy("topic", "name", "root").agg(
+    single = rows.groupBy("topic", "name", "store", "root").agg(
         F.min("accepted_ms").alias("accepted_ms"),
         F.min("due_ms").alias("due_ms"),
         F.min("delivered_ms").alias("delivered_ms"),

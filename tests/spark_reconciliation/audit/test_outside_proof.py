@@ -1,0 +1,59 @@
+"""Outcomes of names that several messages have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_reconciliation.audit.outside_proof import consumer_proof, producer_proof
+from spark_reconciliation.spark.outside_tables import OutsideRows
+from tests.spark_reconciliation.conftest import IN_TEST_ALL, session_of_each
+
+engine = session_of_each(IN_TEST_ALL, "local")
+MESSAGES = (
+    "store string, root bigint, topic string, name string, store_ms bigint, accepted_ms bigint, "
+    "due_ms bigint, delivered_ms bigint, verdict string"
+)
+Message = tuple[str, int, str, int, int | None, str]
+"""Store, log offset, name, due time, time of the delivery, verdict."""
+
+
+def messages_of(engine: Any, *messages: Message) -> Any:
+    rows = [
+        (store, root, "T", name, 0, due_ms, due_ms, delivered_ms, verdict)
+        for store, root, name, due_ms, delivered_ms, verdict in messages
+    ]
+    return engine.createDataFrame(rows, MESSAGES)
+
+
+def table_of(engine: Any, *rows: tuple[str, int]) -> OutsideRows:
+    frame = engine.createDataFrame(
+        [("T", name, time_ms) for name, time_ms in rows],
+        "topic string, name string, time_ms bigint",
+    )
+    times = [time_ms for _, time_ms in rows]
+    return OutsideRows(frame, True, min(times), max(times), 0)
+
+
+def proved(engine: Any, messages: Any, sent: OutsideRows, **options: Any) -> dict[str, str]:
+    """Return the outcome of each name of a producer."""
+    none = engine.createDataFrame([], "topic string, name string")
+    given = {"tolerance_ms": 0, "oldest_ms": None, "read_ms": 1_000_000} | options
+    proof = producer_proof(messages, sent, lambda topics: none, **given)
+    return {row["name"]: row["outcome"] for row in proof.collect()}
+
+
+def test_messages_at_the_same_offset_of_two_brokers_are_two(engine: Any) -> None:
+    messages = messages_of(
+        engine,
+        ("a", 0, "sale", 5_000, 5_001, "ok"),
+        ("b", 0, "sale", 6_000, 6_001, "ok"),
+        ("a", 99, "retried", 7_000, 7_001, "ok"),
+        ("b", 99, "retried", 7_000, 7_001, "ok"),
+    )
+    sent = table_of(engine, ("sale", 5_000), ("sale", 6_000), ("retried", 7_000))
+    assert proved(engine, messages, sent) == {"sale": "ok", "retried": "accepted_twice"}
+    received = table_of(engine, *[("sale", 6_500), ("retried", 7_500)] * 2)
+    proof = consumer_proof(messages, received, None)
+    assert {row["outcome"] for row in proof.collect()} == {"consumed"}
