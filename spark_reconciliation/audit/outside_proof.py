@@ -120,7 +120,7 @@ def producer_proof(
     names = _few_names(topics)
     plain = lookup(names).distinct()
     plain = plain.withColumn("is_plain", F.lit(True))
-    both = promised.join(_by_name(messages), ["topic", "name"], "full")
+    both = promised.join(_by_name(messages, read_ms), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
     has_marker = F.lit(False)
     if cancelled is not None:
@@ -182,7 +182,7 @@ def consumer_proof(
     receipts = received.frame.groupBy("topic", "name").agg(
         F.count("*").alias("received"), F.min("time_ms").alias("received_ms")
     )
-    delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()))
+    delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()), received.last_ms)
     topics = received.frame.select("topic").distinct()
     delivered = _of_topics(delivered, topics, _few_names(topics))
     both = delivered.join(receipts, ["topic", "name"], "full")
@@ -193,12 +193,11 @@ def consumer_proof(
         promised_ms = F.coalesce("promised_ms", "due_ms")
     received_count = F.coalesce("received", F.lit(0))
     delivered_count = F.coalesce("messages", F.lit(0))
-    on_its_way = F.col("delivered_ms") > F.lit(received.last_ms)
     outcome = (
         F.when(delivered_count == 0, "unknown_to_broker")
         .when(F.col("received_ms") < F.col("due_ms"), "consumed_early")
-        .when((received_count < delivered_count) & on_its_way, NOT_YET)
-        .when(received_count < delivered_count, "not_consumed")
+        .when(received_count < F.col("delivered_until"), "not_consumed")
+        .when(received_count < delivered_count, NOT_YET)
         .when(received_count > delivered_count, "consumed_twice")
         .otherwise(CONSUMED)
     )
@@ -225,9 +224,9 @@ def _of_topics(rows: DataFrame, topics: DataFrame, names: list[str]) -> DataFram
     return rows.where(F.col("topic").isin(*names)) if names else rows.join(topics, "topic")
 
 
-def _by_name(messages: DataFrame) -> DataFrame:
-    """Return number of messages, known accepted times, first due and delivery time, and gravest
-    verdict of each name. A message that has the same key twice is one.
+def _by_name(messages: DataFrame, until_ms: int | None) -> DataFrame:
+    """Return number of messages, of those delivered until a time, known accepted times, first due
+    and delivery time, and gravest verdict of each name. A message that has a key twice is one.
     """
     rows = messages.where(F.col("name").isNotNull() & F.col("topic").isNotNull())
     grave = _rank(F.col("verdict"))
@@ -242,6 +241,7 @@ def _by_name(messages: DataFrame) -> DataFrame:
         F.array_sort(F.collect_list("accepted_ms")).alias("accepted"),
         F.min("due_ms").alias("due_ms"),
         F.min("delivered_ms").alias("delivered_ms"),
+        F.count_if(F.col("delivered_ms") <= F.lit(until_ms)).alias("delivered_until"),
         F.min_by("verdict", grave).alias("verdict"),
     )
 

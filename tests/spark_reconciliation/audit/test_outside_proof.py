@@ -57,3 +57,25 @@ def test_messages_at_the_same_offset_of_two_brokers_are_two(engine: Any) -> None
     received = table_of(engine, *[("sale", 6_500), ("retried", 7_500)] * 2)
     proof = consumer_proof(messages, received, None)
     assert {row["outcome"] for row in proof.collect()} == {"consumed"}
+
+
+@pytest.mark.parametrize(
+    ("delivered_ms", "received", "outcome"),
+    [
+        ((10, 20, 91), 2, "not_yet"),
+        ((10, 20, 91), 1, "not_consumed"),
+        ((10, 20, 30), 2, "not_consumed"),
+        ((91, 92, 93), 0, "not_yet"),
+        ((10, 20, 91), 3, "consumed"),
+    ],
+)
+def test_of_a_name_only_the_newest_messages_may_be_on_their_way(
+    engine: Any, delivered_ms: tuple[int, ...], received: int, outcome: str
+) -> None:
+    messages = messages_of(
+        engine, *(("a", root, "sale", 5, ms, "ok") for root, ms in enumerate(delivered_ms))
+    )
+    rows = [("other", 90), *[("sale", 50)] * received]
+    proof = consumer_proof(messages, table_of(engine, *rows), None)
+    outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
+    assert outcomes == {"sale": outcome, "other": "unknown_to_broker"}
