@@ -126,7 +126,7 @@ def producer_proof(
     if cancelled is not None:
         markers = cancelled.distinct().withColumn("is_cancelled", F.lit(True))
         both, has_marker = both.join(markers, ["topic", "name"], "left"), F.col("is_cancelled")
-    count = {"promised": F.coalesce(F.size("promised"), F.lit(0))}
+    count = {"promised": _length(F.col("promised"))}
     count["accepted"] = F.coalesce("messages", F.lit(0))
     named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
     earlier = messages.where(F.col("store_ms") < read_ms)
@@ -244,6 +244,11 @@ def _by_name(messages: DataFrame, until_ms: int | None) -> DataFrame:
         F.count_if(F.col("delivered_ms") <= F.lit(until_ms)).alias("delivered_until"),
         F.min_by("verdict", grave).alias("verdict"),
     )
+
+
+def _length(array: Column) -> Column:
+    """Return the length of an array, 0 without one; outside of ANSI mode, Spark's is -1."""
+    return F.when(array.isNotNull(), F.size(array)).otherwise(0)
 
 
 def _rank(verdict: Column) -> Column:

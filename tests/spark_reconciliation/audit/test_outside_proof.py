@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_reconciliation.audit.outside_proof import consumer_proof, producer_proof
+from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.spark.outside_tables import OutsideRows
 from tests.spark_reconciliation.conftest import IN_TEST_ALL, session_of_each
 
@@ -79,3 +80,19 @@ def test_of_a_name_only_the_newest_messages_may_be_on_their_way(
     proof = consumer_proof(messages, table_of(engine, *rows), None)
     outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
     assert outcomes == {"sale": outcome, "other": "unknown_to_broker"}
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+def test_a_message_without_a_row_is_unknown_outside_of_ansi_mode(spark: Any) -> None:
+    ansi = "spark.sql.ansi.enabled"
+    before = spark.conf.get(ansi)
+    spark.conf.set(ansi, "false")
+    try:
+        with use_engine_of(spark):
+            messages = messages_of(spark, ("a", 0, "A", 50, None, "ok"))
+            outcomes = proved(spark, messages, table_of(spark, ("B", 40), ("C", 60)))
+    finally:
+        spark.conf.set(ansi, before)
+    never = dict.fromkeys("BC", "never_accepted")
+    assert outcomes == {"A": "unknown_to_producer", **never}
