@@ -104,7 +104,7 @@ def producer_proof(
     Args:
         messages: Result of `named_messages`.
         lookup: Records without a delay are searched here.
-        cancelled: topic and name of messages that were cancelled, also of removed ones.
+        cancelled: topic, name and unique_id of messages that were cancelled, also of removed ones.
         tolerance_ms: Maximum difference between promised and accepted time.
         oldest_ms: Store time of the oldest record if retention has removed others; else None.
         read_ms: Time at which the table was read.
@@ -122,10 +122,12 @@ def producer_proof(
     plain = plain.withColumn("is_plain", F.lit(True))
     both = promised.join(_by_name(messages, read_ms), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
-    has_marker = F.lit(False)
+    cancelled_count = F.lit(0)
     if cancelled is not None:
-        markers = cancelled.distinct().withColumn("is_cancelled", F.lit(True))
-        both, has_marker = both.join(markers, ["topic", "name"], "left"), F.col("is_cancelled")
+        ids = F.countDistinct(F.coalesce("unique_id", F.lit(""))).alias("cancelled")
+        markers = cancelled.groupBy("topic", "name").agg(ids)
+        both = both.join(markers, ["topic", "name"], "left")
+        cancelled_count = F.coalesce("cancelled", F.lit(0))
     count = {"promised": _length(F.col("promised"))}
     count["accepted"] = F.coalesce("messages", F.lit(0))
     named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
@@ -137,18 +139,19 @@ def producer_proof(
     accepted_ms = F.try_element_at("accepted", F.lit(1))
     in_range &= accepted_ms.between(F.lit(sent.first_ms), F.lit(sent.last_ms))
     differences = F.zip_with("promised", "accepted", lambda a, b: F.abs(a - b))
-    differs = F.size("accepted") == count["accepted"]  # no accepted time is unknown
+    differs = _length(F.col("accepted")) == count["promised"]  # no accepted time is unknown
     differs &= F.array_max(differences) > tolerance_ms
-    removed = F.lit(False)
+    removed = F.lit(0)
     if oldest_ms is not None:
-        removed = F.element_at("promised", 1) < oldest_ms
+        removed = _length(F.filter("promised", lambda time_ms: time_ms < oldest_ms))
+    missing, none = count["promised"] - count["accepted"], count["accepted"] == 0
     outcome = (
         F.when(count["promised"] == 0, "unknown_to_producer")
-        .when((count["accepted"] == 0) & removed, BEFORE_STORE)
-        .when((count["accepted"] == 0) & has_marker, "cancelled")
-        .when((count["accepted"] == 0) & F.col("is_plain"), "accepted_without_delay")
-        .when(count["accepted"] < count["promised"], "never_accepted")
-        .when(count["accepted"] > count["promised"], "accepted_twice")
+        .when(none & (missing <= removed), BEFORE_STORE)
+        .when(none & (missing <= removed + cancelled_count), "cancelled")
+        .when(none & F.col("is_plain"), "accepted_without_delay")
+        .when(missing > removed, "never_accepted")
+        .when(missing < 0, "accepted_twice")
         .when(differs, "accepted_with_other_time")
         .otherwise(F.col("verdict"))
     )

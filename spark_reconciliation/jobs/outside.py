@@ -173,11 +173,11 @@ def _records_of(
 
 
 def _cancelled(spark: SparkSession, stores: Sequence[str], rows: OutsideRows) -> DataFrame:
-    """Return topic and name of the timers that markers name."""
+    """Return topic, name and unique id of the timers that markers name."""
     columns = ("real_topic", "unique_id", "keys")
     markers = read_table(spark, stores, "messages", columns, roles=str(Role.MARK))
     name = F.explode(names_of(rows.by_key)).alias("name")
-    return markers.select(F.col("real_topic").alias("topic"), name)
+    return markers.select(F.col("real_topic").alias("topic"), name, "unique_id")
 
 
 def _oldest_ms(spark: SparkSession, stores: Sequence[str]) -> int | None:

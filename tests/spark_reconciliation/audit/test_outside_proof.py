@@ -96,3 +96,32 @@ def test_a_message_without_a_row_is_unknown_outside_of_ansi_mode(spark: Any) -> 
         spark.conf.set(ansi, before)
     never = dict.fromkeys("BC", "never_accepted")
     assert outcomes == {"A": "unknown_to_producer", **never}
+
+
+@pytest.mark.parametrize(
+    ("promised", "verdicts", "cancelled", "outcome"),
+    [
+        ((500,), (), 0, "before_store"),
+        ((500, 600), (), 0, "before_store"),
+        ((500, 5_000), (), 0, "never_accepted"),
+        ((500, 5_000), ("ok",), 0, "ok"),
+        ((500, 5_000), ("lost",), 0, "lost"),
+        ((500, 5_000, 6_000), ("ok",), 0, "never_accepted"),
+        ((5_000,), (), 1, "cancelled"),
+        ((500, 5_000), (), 1, "cancelled"),
+        ((5_000, 6_000), (), 2, "cancelled"),
+        ((5_000, 6_000), (), 1, "never_accepted"),
+    ],
+)
+def test_retention_explains_no_more_messages_than_it_may_have_removed(
+    engine: Any, promised: tuple[int, ...], verdicts: tuple[str, ...], cancelled: int, outcome: str
+) -> None:
+    """The oldest record is of the time 1000; the last messages of the name are in the store."""
+    times = promised[len(promised) - len(verdicts) :]
+    rows = [("a", number, "K", ms, None, verdicts[number]) for number, ms in enumerate(times)]
+    marks = [("T", "K", f"U{number}") for number in range(cancelled) for _ in range(2)]
+    markers = engine.createDataFrame(marks, "topic string, name string, unique_id string")
+    messages = messages_of(engine, *rows, ("a", 99, "other", 9_000, None, "ok"))
+    sent = table_of(engine, *(("K", ms) for ms in promised))
+    outcomes = proved(engine, messages, sent, cancelled=markers, oldest_ms=1_000)
+    assert outcomes["K"] == outcome
