@@ -181,13 +181,18 @@ def _cancelled(spark: SparkSession, stores: Sequence[str], rows: OutsideRows) ->
 
 
 def _oldest_ms(spark: SparkSession, stores: Sequence[str]) -> int | None:
-    """Return the store time of the oldest record if retention has removed older ones."""
-    starts = read_table(spark, stores, "stores", ("log_min",))
-    if starts.where("log_min > 0").isEmpty():
+    """Return the store time of the oldest record if retention has removed older ones; of several
+    such stores the latest of these times.
+    """
+    starts = read_table(spark, stores, "stores", ("store", "log_min"))
+    truncated = starts.where("log_min > 0").select("store")
+    if truncated.isEmpty():
         return None
-    times = read_table(spark, stores, "messages", ("store_ms",))
-    oldest: int | None = times.agg(F.min("store_ms")).collect()[0][0]
-    return oldest
+    records = read_table(spark, stores, "messages", ("store", "store_ms"))
+    records = records.join(F.broadcast(truncated), "store", "left_semi")
+    times = records.groupBy("store").agg(F.min("store_ms").alias("oldest_ms"))
+    oldest_ms: int | None = times.agg(F.max("oldest_ms")).collect()[0][0]
+    return oldest_ms
 
 
 def _summary(table: str, proof: DataFrame, rows: OutsideRows, out: str) -> ProofSummary:

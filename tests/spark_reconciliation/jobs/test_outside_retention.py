@@ -20,6 +20,7 @@ from tests.spark_reconciliation.conftest import IN_TEST_ALL, session_of_each
 from tests.spark_reconciliation.jobs.test_outside import write_table
 from tests.support.pop_client import advance
 from tests.support.running_broker import BrokerClient, running, small
+from tests.support.stores import open_store, put_one
 
 engine = session_of_each(IN_TEST_ALL, "local")
 HOUR_MS, SOON_MS = 3_600_000, 3_000
@@ -130,3 +131,29 @@ def test_messages_without_their_first_record_have_their_names(
         if "key" in columns:  # an unknown name of two keys
             outcomes = {name: text for name, text in outcomes.items() if name in expected}
         assert outcomes == expected
+
+
+@pytest.mark.parametrize("engine", [IN_TEST_ALL, "local"], indirect=True)
+def test_a_store_without_retention_does_not_date_that_of_another(
+    engine: Any, tmp_path: Path
+) -> None:
+    """The message may have been in the removed file, although the other store is older."""
+    clock = FakeClock()
+    with open_store(tmp_path / "complete", clock) as store:
+        put_one(store, "T")
+    due_ms = clock.now_ms() + HOUR_MS
+    clock.set_ms(due_ms + HOUR_MS)
+    with open_store(tmp_path / "truncated", clock) as store:
+        for _ in range(5):
+            put_one(store, "T", body=FILLER[:15_000])
+    oldest, _ = sorted((tmp_path / "truncated" / "commitlog").iterdir())
+    oldest.unlink()
+    sent = OutsideTable(
+        write_table(tmp_path / "s.jsonl", [{"id": "A", "topic": "T", "time": due_ms}])
+    )
+    request = AuditRequest(
+        stores=(str(tmp_path / "complete"), str(tmp_path / "truncated")),
+        comparison=TableComparison(sent=sent),
+    )
+    [proof] = run_audit(engine, request, clock).outside
+    assert proof.outcomes == {"before_store": 1}
