@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 from spark_reconciliation.tables.output import (
     DAY_MS,
     TIME_MS_MAX,
+    StagedFile,
     day_of,
     files_of_broker,
     staging_of,
+    sync_folders,
 )
 from spark_reconciliation.tables.schemas import DAY, TABLES
 
@@ -80,22 +82,26 @@ def hours_of_files(files: Iterable[Path]) -> set[int]:
 def stage_lateness(
     out: Path, broker: str, index: int, hours: Iterable[int], dropped: frozenset[int]
 ) -> int:
-    """Write the hours into `staging`; return the number of rows.
+    """Write the hours into `staging`, to the disk; return the number of rows.
 
     Raises:
         OSError: The disk is full, or cannot be written.
     """
-    count = 0
+    count, folders, staging = 0, set[Path](), staging_of(out)
     for hour in sorted(hours):
         day = day_of(hour * HOUR_MS // DAY_MS)
-        staged = (staging_of(out) / "delivered" / f"{DAY}={day}").glob("*.parquet")
+        staged = (staging / "delivered" / f"{DAY}={day}").glob("*.parquet")
         files = [*files_of_broker(out, "delivered", index, dropped, day=day), *sorted(staged)]
         rows = lateness_rows(broker, _deliveries(files, hour))
         name = f"b{index}-h{hour % 24:02d}.parquet"
-        path = staging_of(out) / "lateness" / f"{DAY}={day}" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path)
+        path = staging / "lateness" / f"{DAY}={day}" / name
+        file = StagedFile(path, rows.schema)
+        for batch in rows.to_batches():
+            file.add(batch)
+        file.close()
+        folders.add(path.parent)
         count += rows.num_rows
+    sync_folders(folders, staging.parent)
     return count
 
 

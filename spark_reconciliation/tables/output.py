@@ -42,7 +42,7 @@ def staging_of(out: Path) -> Path:
     return out / FOLDER / "staging"
 
 
-class _OpenFile:
+class StagedFile:
     """File that is written, and rows for its next row group."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -64,6 +64,7 @@ class _OpenFile:
         self._batches, self._waiting = [], 0
 
     def close(self) -> None:
+        """Write all rows to the disk."""
         if self._batches:
             self._flush()
         self._writer.close()
@@ -82,7 +83,7 @@ class StepFiles:
 
     def __init__(self, out: Path, index: int, step: int) -> None:
         self._staging, self._name = staging_of(out), f"b{index}-s{step:06d}"
-        self._files: dict[tuple[str, str], _OpenFile] = {}
+        self._files: dict[tuple[str, str], StagedFile] = {}
         self._numbers: dict[tuple[str, str], int] = {}
         self.counts: dict[str, int] = dict.fromkeys(TABLES, 0)
 
@@ -106,7 +107,7 @@ class StepFiles:
         for table in TABLES.keys() - with_rows:
             self._file(table, day)
 
-    def _file(self, table: str, day: str) -> _OpenFile:
+    def _file(self, table: str, day: str) -> StagedFile:
         key = (table, day)
         file = self._files.pop(key, None)
         if file is not None and file.rows >= ROWS_OF_FILE:
@@ -118,7 +119,7 @@ class StepFiles:
             number = self._numbers[key] = self._numbers.get(key, -1) + 1
             name = f"{self._name}-{number}.parquet"
             path = self._staging / table / f"{DAY}={day}" / name
-            file = _OpenFile(path, TABLES[table].arrow)
+            file = StagedFile(path, TABLES[table].arrow)
         self._files[key] = file  # the last one of the dictionary was used last
         return file
 

@@ -19,6 +19,7 @@ from spark_reconciliation.tables.export import LogChanged, export_stores
 from spark_reconciliation.tables.exported_log import ExportedLog
 from spark_reconciliation.tables.output import StepFiles
 from spark_reconciliation.tables.schemas import TABLES
+from spark_reconciliation.tables.state import ExportState, write_state
 from tests.support.commands import duemq
 from tests.support.scheduled_logs import FILE_BYTES, START_MS, ScheduledLog
 
@@ -208,6 +209,29 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ids(out)) == 10
     export_stores([str(root)], out)
     assert len(ids(out)) == 30
+
+
+def test_all_files_are_on_the_disk_before_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, out, synced, missing = log_of_levels(1), tmp_path / "out", set[int](), list[Path]()
+    log.add("T", START_MS + 5_010, {"UNIQ_KEY": "m0"}, origin=0, queue_id=3)
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        original(descriptor)
+
+    def checked(folder: Path, state: ExportState) -> None:
+        staged = (folder / "_duemq").rglob("*")
+        missing.extend(path for path in staged if path.stat().st_ino not in synced)
+        write_state(folder, state)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(exporter, "write_state", checked)
+    export_stores([str(log.write(tmp_path / "a"))], out)
+    assert len(rows_of(out, "lateness")) == 1
+    assert {path.name for path in missing} == {"lock"}
 
 
 def test_a_log_file_that_is_removed_meanwhile(
