@@ -336,21 +336,23 @@ class PendingLevels:
         """Deliver pending messages now; those that follow each other in a queue together."""
         rows, decided = self._read_rows(offsets)
         fired: list[int] = []
-        for run in _runs(rows, np.flatnonzero(decided.verdicts == Verdict.DONE)):
-            fired += self._fire_run(rows, run, decided)
-        self._append_fired(rows[fired])
+        try:
+            for run in _runs(rows, np.flatnonzero(decided.verdicts == Verdict.DONE)):
+                self._fire_run(rows, run, decided, fired)
+        finally:  # also if a later queue cannot be read
+            self._append_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
 
-    def _fire_run(self, rows: Rows, indexes: Offsets, decided: Decided) -> list[int]:
-        """Deliver the messages of one level from a queue offset on; return those delivered.
+    def _fire_run(self, rows: Rows, indexes: Offsets, decided: Decided, fired: list[int]) -> None:
+        """Deliver the messages of one level from a queue offset on; add those delivered to `fired`.
 
         A message that the store refuses does not stop the others. A delivery that has only
         repaired a unit is repeated.
         """
         level, queue_offsets = self._level_of(rows[indexes[0]]), rows["queue_offset"][indexes]
         assert level is not None
-        now_ms, fired, done = self._clock.now_ms(), list[int](), 0
+        now_ms, done = self._clock.now_ms(), 0
         while done < indexes.size:
             first, count = int(queue_offsets[done]), int(indexes.size) - done
             units = self._queues.units(level.level, first, count)
@@ -373,7 +375,6 @@ class PendingLevels:
                 decided.verdicts[indexes[done]] = Verdict.REFUSED
                 decided.remarks[int(indexes[done])] = result.refusal
                 done += 1
-        return fired
 
     def _append_fired(self, rows: Rows) -> None:
         """Append records that explain early deliveries, which are valid without them, too."""

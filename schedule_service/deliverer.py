@@ -123,6 +123,8 @@ class Deliverer:
             skip: (n,) b1: Units that were settled before their due time; they are not delivered.
             delay_ms: Delay of the level when the units were stored; -1 delivers them before their
                 due time.
+        Raises:
+            OSError: The queue cannot be written. Before the due time, no unit is delivered then.
         """
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:
@@ -136,17 +138,32 @@ class Deliverer:
                 if unit["size"] == layout.PRE_BLANK_SIZE:
                     outcome.record(NOT_PUT, NO_TOPIC)
                     continue
-                repair, queue = self._store.repair, (SCHEDULE_TOPIC, level - 1)
-                if repair.compare(*queue, units[outcome.done : outcome.done + 1], first_offset):
-                    break
-                if repair.repaired(*queue, first_offset + outcome.done):
-                    break
-                if delay_ms >= 0 and self._queues.corrected(level, first_offset + outcome.done):
+                try:
+                    if self._repaired((level, first_offset, delay_ms), units, outcome.done):
+                        break
+                except OSError as error:
+                    if delay_ms >= 0 or not outcome.done:
+                        raise  # due messages stop the broker, whose start finds the delivered ones
+                    outcome.refusal = str(error)
                     break
                 offsets = first_offset + outcome.done, int(unit["phys_offset"])
                 due = Due(level, *offsets, int(unit["size"]))
                 self._single.deliver(due, self._reader.add_delivery, outcome, now_ms)
         return outcome
+
+    def _repaired(self, segment: tuple[int, int, int], units: Units, index: int) -> bool:
+        """Repair the unit of an index if it differs from its record; return whether it did.
+
+        Raises:
+            OSError: The queue cannot be written.
+        """
+        level, first_offset, delay_ms = segment
+        repair, queue = self._store.repair, (SCHEDULE_TOPIC, level - 1)
+        if repair.compare(*queue, units[index : index + 1], first_offset):
+            return True
+        if repair.repaired(*queue, first_offset + index):
+            return True
+        return delay_ms >= 0 and self._queues.corrected(level, first_offset + index)
 
     def _deliver_compiled(
         self,

@@ -187,6 +187,41 @@ def test_messages_that_follow_each_other_are_delivered_together(
     asyncio.run(steps())
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_queue_that_cannot_be_repaired_leaves_no_delivered_message_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """The third message, without a topic, needs the comparison of its unit."""
+
+    def unwritable(*args: Any) -> bool:
+        raise OSError(5, "Input/output error")
+
+    async def steps() -> None:
+        async with level_service(tmp_path, topics=("T",)) as rig:
+            other = offsets_of(rig.send(2))
+            batches = [rig.send(3, count=2), rig.send(3, topic="gone"), rig.send(3, count=3)]
+            offsets = np.concatenate([offsets_of(batch) for batch in batches])
+            fired = np.concatenate([other, offsets[first:]])
+            with monkeypatch.context() as patched:
+                patched.setattr(rig.store.repair, "compare", unwritable)
+                if first:  # nothing precedes it in its batch
+                    with pytest.raises(OSError, match="Input/output"):
+                        rig.plugin.pending_messages().fire(fired)
+                    delivered = other
+                else:
+                    decided = rig.plugin.pending_messages().fire(fired)
+                    assert decided.remarks == {3: "[Errno 5] Input/output error"}
+                    assert decided.verdicts.tolist() == [*DONE * 3, Verdict.REFUSED, *DONE * 3]
+                    delivered = np.delete(fired, 3)
+            units = rig.store.units(DECISION_TOPIC, 0, 0, 10)
+            notes = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
+            assert [-note.prepared_offset - 1 for note in notes] == delivered.tolist()
+            await rig.advance(20_000)
+            assert len(rig.bodies()) == 6
+
+    asyncio.run(steps())
+
+
 def test_a_time_in_the_past_is_now(tmp_path: Path) -> None:
     async def steps() -> None:
         async with level_service(tmp_path, topics=("T", "held")) as rig:
