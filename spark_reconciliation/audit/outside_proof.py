@@ -168,23 +168,24 @@ def producer_proof(
 
 
 def consumer_proof(
-    messages: DataFrame, received: OutsideRows, sent: OutsideRows | None
+    messages: DataFrame, received: OutsideRows, sent: OutsideRows | None, *, oldest_ms: int | None
 ) -> DataFrame:
     """Return the outcome of each message that was delivered or that a consumer received.
 
-    Messages that were delivered after the newest row of the table may still be on their way.
+    Messages that were delivered after the newest row of the table may still be on their way. Rows
+    from before the oldest record may be of messages that retention has removed.
 
     Args:
         messages: Result of `named_messages`.
         sent: Promised times, for the lateness; None: the due times of the store.
+        oldest_ms: Store time of the oldest record if retention has removed others; else None.
     Returns:
         topic, name, delivered and received (numbers), due_ms, received_ms (the first of each),
         late_ms (from the promised time to the receipt), outcome: `not_consumed`, `consumed_twice`,
-        `consumed_early`, `unknown_to_broker`, `consumed` or `not_yet`.
+        `consumed_early`, `unknown_to_broker`, `before_store`, `consumed` or `not_yet`.
     """
-    receipts = received.frame.groupBy("topic", "name").agg(
-        F.count("*").alias("received"), F.min("time_ms").alias("received_ms")
-    )
+    oldest = F.lit(received.first_ms if oldest_ms is None else oldest_ms)
+    receipts = _receipts(received, oldest)
     delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()), received.last_ms)
     topics = received.frame.select("topic").distinct()
     delivered = _of_topics(delivered, topics, _few_names(topics))
@@ -194,11 +195,14 @@ def consumer_proof(
         promises = sent.frame.groupBy("topic", "name").agg(F.min("time_ms").alias("promised_ms"))
         both = both.join(promises, ["topic", "name"], "left")
         promised_ms = F.coalesce("promised_ms", "due_ms")
-    received_count = F.coalesce("received", F.lit(0))
     delivered_count = F.coalesce("messages", F.lit(0))
+    is_removed = (F.col("later") >= delivered_count) & (F.col("delivered_ms") >= oldest)
+    received_count = F.coalesce(F.when(is_removed, F.col("later")), "received", F.lit(0))
+    received_ms = F.when(is_removed, F.col("later_ms")).otherwise(F.col("received_ms"))
     outcome = (
-        F.when(delivered_count == 0, "unknown_to_broker")
-        .when(F.col("received_ms") < F.col("due_ms"), "consumed_early")
+        F.when((delivered_count == 0) & (F.col("later") == 0), BEFORE_STORE)
+        .when(delivered_count == 0, "unknown_to_broker")
+        .when(received_ms < F.col("due_ms"), "consumed_early")
         .when(received_count < F.col("delivered_until"), "not_consumed")
         .when(received_count < delivered_count, NOT_YET)
         .when(received_count > delivered_count, "consumed_twice")
@@ -210,9 +214,20 @@ def consumer_proof(
         delivered_count.alias("delivered"),
         received_count.alias("received"),
         "due_ms",
-        "received_ms",
-        (F.col("received_ms") - promised_ms).alias("late_ms"),
+        received_ms.alias("received_ms"),
+        (received_ms - promised_ms).alias("late_ms"),
         outcome.alias("outcome"),
+    )
+
+
+def _receipts(received: OutsideRows, oldest: Column) -> DataFrame:
+    """Return number and first time of the rows of each name, and of those since a time."""
+    is_later = F.col("time_ms") >= oldest
+    return received.frame.groupBy("topic", "name").agg(
+        F.count("*").alias("received"),
+        F.min("time_ms").alias("received_ms"),
+        F.count_if(is_later).alias("later"),
+        F.min(F.when(is_later, F.col("time_ms"))).alias("later_ms"),
     )
 
 

@@ -143,9 +143,8 @@ def run_proofs(
         )
         proofs.append(_summary("sent", frame, sent, out))
     if received is not None:
-        proofs.append(
-            _summary("received", consumer_proof(named(received), received, sent), received, out)
-        )
+        frame = consumer_proof(named(received), received, sent, oldest_ms=oldest_ms)
+        proofs.append(_summary("received", frame, received, out))
     tables.release()
     return tuple(proofs)
 

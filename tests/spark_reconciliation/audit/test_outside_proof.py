@@ -56,7 +56,7 @@ def test_messages_at_the_same_offset_of_two_brokers_are_two(engine: Any) -> None
     sent = table_of(engine, ("sale", 5_000), ("sale", 6_000), ("retried", 7_000))
     assert proved(engine, messages, sent) == {"sale": "ok", "retried": "accepted_twice"}
     received = table_of(engine, *[("sale", 6_500), ("retried", 7_500)] * 2)
-    proof = consumer_proof(messages, received, None)
+    proof = consumer_proof(messages, received, None, oldest_ms=None)
     assert {row["outcome"] for row in proof.collect()} == {"consumed"}
 
 
@@ -77,7 +77,7 @@ def test_of_a_name_only_the_newest_messages_may_be_on_their_way(
         engine, *(("a", root, "sale", 5, ms, "ok") for root, ms in enumerate(delivered_ms))
     )
     rows = [("other", 90), *[("sale", 50)] * received]
-    proof = consumer_proof(messages, table_of(engine, *rows), None)
+    proof = consumer_proof(messages, table_of(engine, *rows), None, oldest_ms=None)
     outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
     assert outcomes == {"sale": outcome, "other": "unknown_to_broker"}
 
@@ -124,4 +124,28 @@ def test_retention_explains_no_more_messages_than_it_may_have_removed(
     messages = messages_of(engine, *rows, ("a", 99, "other", 9_000, None, "ok"))
     sent = table_of(engine, *(("K", ms) for ms in promised))
     outcomes = proved(engine, messages, sent, cancelled=markers, oldest_ms=1_000)
+    assert outcomes["K"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("delivered_ms", "received_ms", "outcome"),
+    [
+        ((), (500,), "before_store"),
+        ((), (500, 600), "before_store"),
+        ((), (500, 1_500), "unknown_to_broker"),
+        ((1_200,), (500, 1_300), "consumed"),
+        ((1_200,), (500, 1_300, 1_400), "consumed_twice"),
+        ((1_200,), (500,), "consumed_early"),
+        ((1_200, 1_250), (500, 1_300, 1_300), "consumed"),
+        ((800,), (810, 820), "consumed_twice"),
+    ],
+)
+def test_a_row_from_before_the_oldest_record_may_be_of_a_removed_message(
+    engine: Any, delivered_ms: tuple[int, ...], received_ms: tuple[int, ...], outcome: str
+) -> None:
+    """The oldest record of a truncated store is of the time 1000; another store has older ones."""
+    rows = [("a", root, "K", ms - 10, ms, "ok") for root, ms in enumerate(delivered_ms)]
+    received = table_of(engine, ("other", 9_000), *(("K", ms) for ms in received_ms))
+    proof = consumer_proof(messages_of(engine, *rows), received, None, oldest_ms=1_000)
+    outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
     assert outcomes["K"] == outcome
