@@ -26,7 +26,8 @@ KEY_SEPARATOR: Final = " "
 BEFORE_STORE: Final = "before_store"
 CONSUMED: Final = "consumed"
 NOT_YET: Final = "not_yet"
-ACCEPTABLE: Final = frozenset({*CLEAN, BEFORE_STORE, CONSUMED, NOT_YET})
+WITHOUT_DELAY: Final = "without_delay"
+ACCEPTABLE: Final = frozenset({*CLEAN, BEFORE_STORE, CONSUMED, NOT_YET, WITHOUT_DELAY})
 """Outcomes that are not findings."""
 TOPICS_MAX: Final = 1_000  # maximum topics by which records are selected while they are read
 Lookup = Callable[[list[str]], "DataFrame"]
@@ -168,7 +169,12 @@ def producer_proof(
 
 
 def consumer_proof(
-    messages: DataFrame, received: OutsideRows, sent: OutsideRows | None, *, oldest_ms: int | None
+    messages: DataFrame,
+    received: OutsideRows,
+    lookup: Lookup,
+    sent: OutsideRows | None,
+    *,
+    oldest_ms: int | None,
 ) -> DataFrame:
     """Return the outcome of each message that was delivered or that a consumer received.
 
@@ -177,19 +183,25 @@ def consumer_proof(
 
     Args:
         messages: Result of `named_messages`.
+        lookup: Records without a delay are searched here.
         sent: Promised times, for the lateness; None: the due times of the store.
         oldest_ms: Store time of the oldest record if retention has removed others; else None.
     Returns:
         topic, name, delivered and received (numbers), due_ms, received_ms (the first of each),
         late_ms (from the promised time to the receipt), outcome: `not_consumed`, `consumed_twice`,
-        `consumed_early`, `unknown_to_broker`, `before_store`, `consumed` or `not_yet`.
+        `consumed_early`, `unknown_to_broker`, `before_store`, `without_delay`, `consumed` or
+        `not_yet`.
     """
     oldest = F.lit(received.first_ms if oldest_ms is None else oldest_ms)
     receipts = _receipts(received, oldest)
     delivered = _by_name(messages.where(F.col("delivered_ms").isNotNull()), received.last_ms)
     topics = received.frame.select("topic").distinct()
-    delivered = _of_topics(delivered, topics, _few_names(topics))
+    names = _few_names(topics)
+    delivered = _of_topics(delivered, topics, names)
     both = delivered.join(receipts, ["topic", "name"], "full")
+    unknown = both.where(F.col("messages").isNull()).select("topic", "name")
+    plain = lookup(names).join(unknown, ["topic", "name"], "left_semi").distinct()
+    both = both.join(plain.withColumn("is_plain", F.lit(True)), ["topic", "name"], "left")
     promised_ms = F.col("due_ms")
     if sent is not None:
         promises = sent.frame.groupBy("topic", "name").agg(F.min("time_ms").alias("promised_ms"))
@@ -200,7 +212,8 @@ def consumer_proof(
     received_count = F.coalesce(F.when(is_removed, F.col("later")), "received", F.lit(0))
     received_ms = F.when(is_removed, F.col("later_ms")).otherwise(F.col("received_ms"))
     outcome = (
-        F.when((delivered_count == 0) & (F.col("later") == 0), BEFORE_STORE)
+        F.when((delivered_count == 0) & F.col("is_plain"), WITHOUT_DELAY)
+        .when((delivered_count == 0) & (F.col("later") == 0), BEFORE_STORE)
         .when(delivered_count == 0, "unknown_to_broker")
         .when(received_ms < F.col("due_ms"), "consumed_early")
         .when(received_count < F.col("delivered_until"), "not_consumed")

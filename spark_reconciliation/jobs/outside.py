@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_reconciliation.audit.outside_proof import (
     ACCEPTABLE,
+    Lookup,
     consumer_proof,
     named_messages,
     names_of,
@@ -130,12 +131,15 @@ def run_proofs(
     def named(rows: OutsideRows) -> DataFrame:
         return _named(spark, stores, verdicts, roles, rows)
 
+    def lookup(rows: OutsideRows) -> Lookup:
+        return lambda topics: _records_of(spark, stores, topics, rows)
+
     proofs = []
     if sent is not None:
         frame = producer_proof(
             named(sent),
             sent,
-            lambda topics: _records_of(spark, stores, topics, sent),
+            lookup(sent),
             None if oldest_ms is None else _cancelled(spark, stores, sent),
             tolerance_ms=tables.tolerance_ms,
             oldest_ms=oldest_ms,
@@ -143,7 +147,9 @@ def run_proofs(
         )
         proofs.append(_summary("sent", frame, sent, out))
     if received is not None:
-        frame = consumer_proof(named(received), received, sent, oldest_ms=oldest_ms)
+        frame = consumer_proof(
+            named(received), received, lookup(received), sent, oldest_ms=oldest_ms
+        )
         proofs.append(_summary("received", frame, received, out))
     tables.release()
     return tuple(proofs)

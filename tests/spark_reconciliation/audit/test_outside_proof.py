@@ -37,11 +37,25 @@ def table_of(engine: Any, *rows: tuple[str, int]) -> OutsideRows:
     return OutsideRows(frame, True, min(times), max(times), 0)
 
 
+def records_of(engine: Any, *names: str) -> Any:
+    """Return a lookup of records in the topic."""
+    rows = [("T", name) for name in names]
+    return lambda topics: engine.createDataFrame(rows, "topic string, name string")
+
+
 def proved(engine: Any, messages: Any, sent: OutsideRows, **options: Any) -> dict[str, str]:
     """Return the outcome of each name of a producer."""
-    none = engine.createDataFrame([], "topic string, name string")
     given = {"tolerance_ms": 0, "oldest_ms": None, "read_ms": 1_000_000} | options
-    proof = producer_proof(messages, sent, lambda topics: none, **given)
+    proof = producer_proof(messages, sent, records_of(engine), **given)
+    return {row["name"]: row["outcome"] for row in proof.collect()}
+
+
+def consumed(
+    engine: Any, messages: Any, received: OutsideRows, *names: str, oldest_ms: int | None = None
+) -> dict[str, str]:
+    """Return the outcome of each name of a consumer; the topic has records with some names."""
+    lookup = records_of(engine, *names)
+    proof = consumer_proof(messages, received, lookup, None, oldest_ms=oldest_ms)
     return {row["name"]: row["outcome"] for row in proof.collect()}
 
 
@@ -56,8 +70,7 @@ def test_messages_at_the_same_offset_of_two_brokers_are_two(engine: Any) -> None
     sent = table_of(engine, ("sale", 5_000), ("sale", 6_000), ("retried", 7_000))
     assert proved(engine, messages, sent) == {"sale": "ok", "retried": "accepted_twice"}
     received = table_of(engine, *[("sale", 6_500), ("retried", 7_500)] * 2)
-    proof = consumer_proof(messages, received, None, oldest_ms=None)
-    assert {row["outcome"] for row in proof.collect()} == {"consumed"}
+    assert set(consumed(engine, messages, received).values()) == {"consumed"}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +90,7 @@ def test_of_a_name_only_the_newest_messages_may_be_on_their_way(
         engine, *(("a", root, "sale", 5, ms, "ok") for root, ms in enumerate(delivered_ms))
     )
     rows = [("other", 90), *[("sale", 50)] * received]
-    proof = consumer_proof(messages, table_of(engine, *rows), None, oldest_ms=None)
-    outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
+    outcomes = consumed(engine, messages, table_of(engine, *rows))
     assert outcomes == {"sale": outcome, "other": "unknown_to_broker"}
 
 
@@ -146,6 +158,18 @@ def test_a_row_from_before_the_oldest_record_may_be_of_a_removed_message(
     """The oldest record of a truncated store is of the time 1000; another store has older ones."""
     rows = [("a", root, "K", ms - 10, ms, "ok") for root, ms in enumerate(delivered_ms)]
     received = table_of(engine, ("other", 9_000), *(("K", ms) for ms in received_ms))
-    proof = consumer_proof(messages_of(engine, *rows), received, None, oldest_ms=1_000)
-    outcomes = {row["name"]: row["outcome"] for row in proof.collect()}
+    outcomes = consumed(engine, messages_of(engine, *rows), received, oldest_ms=1_000)
     assert outcomes["K"] == outcome
+
+
+def test_a_received_message_without_a_delay_is_known_to_the_broker(engine: Any) -> None:
+    messages = messages_of(
+        engine, ("a", 0, "timer", 40, 50, "ok"), ("a", 9, "soon", 90, None, "ok")
+    )
+    received = table_of(engine, ("timer", 60), ("plain", 60), ("soon", 60), ("strange", 60))
+    assert consumed(engine, messages, received, "timer", "plain", "plain") == {
+        "timer": "consumed",
+        "plain": "without_delay",
+        "soon": "unknown_to_broker",
+        "strange": "unknown_to_broker",
+    }

@@ -34,6 +34,7 @@ SENT = {  # outcome of each message; those of the second line keep their first r
 RECEIVED = {
     **dict.fromkeys(("delivered", "fired", "fired_later"), "consumed"),
     **{"other": "not_consumed", "early": "consumed_early", "stranger": "unknown_to_broker"},
+    **{"plain": "without_delay"},
 }
 
 
