@@ -114,13 +114,11 @@ def producer_proof(
         delivered_ms (the first of each), outcome: `never_accepted`, `accepted_without_delay`,
         `accepted_twice`, `accepted_with_other_time`, `unknown_to_producer`, or the audit's verdict.
     """
-    promised = sent.frame.groupBy("topic", "name").agg(
-        F.array_sort(F.collect_set("time_ms")).alias("promised")
-    )
+    times = F.array_sort(F.collect_set("time_ms")).alias("promised")
+    promised = sent.frame.groupBy("topic", "name").agg(times)
     topics = sent.frame.select("topic").distinct()
     names = _few_names(topics)
-    plain = lookup(names).distinct()
-    plain = plain.withColumn("is_plain", F.lit(True))
+    plain = lookup(names).distinct().withColumn("is_plain", F.lit(True))
     both = promised.join(_by_name(messages, read_ms), ["topic", "name"], "full")
     both = both.join(plain, ["topic", "name"], "left")
     cancelled_count = F.lit(0)
@@ -131,30 +129,30 @@ def producer_proof(
         cancelled_count = F.coalesce("cancelled", F.lit(0))
     count = {"promised": _length(F.col("promised"))}
     count["accepted"] = F.coalesce("messages", F.lit(0))
-    named = messages.join(promised, ["topic", "name"]).select("store", "root").distinct()
     earlier = messages.where(F.col("store_ms") < read_ms)
-    strangers = _of_topics(earlier.join(named, ["store", "root"], "left_anti"), topics, names)
-    strangers = strangers.select("topic", "name").distinct()
-    both = both.join(strangers.withColumn("is_stranger", F.lit(True)), ["topic", "name"], "left")
+    strangers = _of_topics(_unnamed(earlier, promised), topics, names).select("topic", "name")
+    strangers = strangers.distinct().withColumn("is_stranger", F.lit(True))
+    both = both.join(strangers, ["topic", "name"], "left")
     in_range = F.col("is_stranger").isNotNull()
     accepted_ms = F.try_element_at("accepted", F.lit(1))
     in_range &= accepted_ms.between(F.lit(sent.first_ms), F.lit(sent.last_ms))
-    differences = F.zip_with("promised", "accepted", lambda a, b: F.abs(a - b))
-    differs = _length(F.col("accepted")) == count["promised"]  # no accepted time is unknown
-    differs &= F.array_max(differences) > tolerance_ms
-    removed = F.lit(0)
-    if oldest_ms is not None:
-        removed = _length(F.filter("promised", lambda time_ms: time_ms < oldest_ms))
+    oldest = F.lit(oldest_ms).cast("bigint")
+    removed = _length(F.filter("promised", lambda time_ms: time_ms < oldest))
     missing, none = count["promised"] - count["accepted"], count["accepted"] == 0
+    is_live = (missing < 0) & (F.col("live") > 0)  # a transfer cancels the message at its source
+    times = F.when(is_live, F.col("live_times")).otherwise(F.col("accepted"))
+    differs = _length(times) == count["promised"]  # no accepted time is unknown
+    differences = F.zip_with("promised", times, lambda a, b: F.abs(a - b))
+    differs &= F.array_max(differences) > tolerance_ms
     outcome = (
         F.when(count["promised"] == 0, "unknown_to_producer")
         .when(none & (missing <= removed), BEFORE_STORE)
         .when(none & (missing <= removed + cancelled_count), "cancelled")
         .when(none & F.col("is_plain"), "accepted_without_delay")
         .when(missing > removed, "never_accepted")
-        .when(missing < 0, "accepted_twice")
+        .when(F.col("live") > count["promised"], "accepted_twice")
         .when(differs, "accepted_with_other_time")
-        .otherwise(F.col("verdict"))
+        .otherwise(F.when(is_live, F.col("live_verdict")).otherwise(F.col("verdict")))
     )
     return both.where((count["promised"] > 0) | in_range).select(
         "topic",
@@ -166,6 +164,12 @@ def producer_proof(
         "delivered_ms",
         outcome.alias("outcome"),
     )
+
+
+def _unnamed(messages: DataFrame, names: DataFrame) -> DataFrame:
+    """Return the messages of which no name is in a table."""
+    named = messages.join(names, ["topic", "name"]).select("store", "root").distinct()
+    return messages.join(named, ["store", "root"], "left_anti")
 
 
 def consumer_proof(
@@ -258,9 +262,11 @@ def _of_topics(rows: DataFrame, topics: DataFrame, names: list[str]) -> DataFram
 def _by_name(messages: DataFrame, until_ms: int | None) -> DataFrame:
     """Return number of messages, of those delivered until a time, known accepted times, first due
     and delivery time, and gravest verdict of each name. A message that has a key twice is one.
+
+    `live`, `live_times`, `live_verdict`: of the messages that were not cancelled.
     """
     rows = messages.where(F.col("name").isNotNull() & F.col("topic").isNotNull())
-    grave = _rank(F.col("verdict"))
+    grave, is_live = _rank(F.col("verdict")), F.col("verdict") != "cancelled"
     single = rows.groupBy("topic", "name", "store", "root").agg(
         F.min("accepted_ms").alias("accepted_ms"),
         F.min("due_ms").alias("due_ms"),
@@ -274,6 +280,9 @@ def _by_name(messages: DataFrame, until_ms: int | None) -> DataFrame:
         F.min("delivered_ms").alias("delivered_ms"),
         F.count_if(F.col("delivered_ms") <= F.lit(until_ms)).alias("delivered_until"),
         F.min_by("verdict", grave).alias("verdict"),
+        F.count_if(is_live).alias("live"),
+        F.array_sort(F.collect_list(F.when(is_live, F.col("accepted_ms")))).alias("live_times"),
+        F.min_by("verdict", F.when(is_live, grave)).alias("live_verdict"),
     )
 
 

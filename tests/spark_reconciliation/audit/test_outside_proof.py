@@ -173,3 +173,25 @@ def test_a_received_message_without_a_delay_is_known_to_the_broker(engine: Any) 
         "soon": "unknown_to_broker",
         "strange": "unknown_to_broker",
     }
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "due_ms", "outcome"),
+    [
+        (("cancelled", "ok"), 5_000, "ok"),
+        (("cancelled", "pending"), 5_000, "pending"),
+        (("cancelled", "cancelled", "lost"), 5_000, "lost"),
+        (("cancelled", "ok"), 6_000, "accepted_with_other_time"),
+        (("cancelled", "ok", "ok"), 5_000, "accepted_twice"),
+        (("cancelled", "cancelled"), 5_000, "cancelled"),
+    ],
+)
+def test_a_transferred_message_is_cancelled_at_its_source(
+    engine: Any, verdicts: tuple[str, ...], due_ms: int, outcome: str
+) -> None:
+    rows = [
+        (store, 7, "K", 5_000 if verdict == "cancelled" else due_ms, None, verdict)
+        for store, verdict in zip("abc", verdicts, strict=False)
+    ]
+    outcomes = proved(engine, messages_of(engine, *rows), table_of(engine, ("K", 5_000)))
+    assert outcomes == {"K": outcome}
