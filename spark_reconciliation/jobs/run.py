@@ -76,6 +76,14 @@ class AuditRequest:
         return not self.out and self.report is None and self.comparison is None
 
     @property
+    def outputs(self) -> list[str]:
+        """Directories that the audit writes: verdicts, and rows of each comparison."""
+        compared = self.comparison
+        tables = {} if compared is None else {"sent": compared.sent, "received": compared.received}
+        names = [name for name, table in tables.items() if table is not None]
+        return [self.out, *(f"{self.out.rstrip('/')}-{name}" for name in names)] if self.out else []
+
+    @property
     def config(self) -> AuditConfig:
         """Settings of the audit."""
         from spark_reconciliation.audit.audit_config import AuditConfig
@@ -107,9 +115,11 @@ def check_request(request: AuditRequest) -> None:
         written = exists(request.report) and not is_file(request.report)  # a device, or a pipe
         if not os.access(request.report if written else folder, os.W_OK):
             raise UsageError(f"--report {request.report} cannot be written: no permission")
-    out = Path(request.out.removeprefix("file://"))
-    if request.out and "://" not in str(request.out.removeprefix("file://")) and exists(out):
-        raise UsageError(f"--out {request.out} exists: name a new directory")
+    for out in request.outputs:
+        path = out.removeprefix("file://")
+        if "://" not in path and exists(Path(path)):
+            reason = "exists" if out == request.out else f"cannot be used, {out} exists"
+            raise UsageError(f"--out {request.out} {reason}: name a new directory")
 
 
 def _check_state(request: AuditRequest) -> None:

@@ -22,7 +22,7 @@ from message_store.log.batch import PutBatch
 from spark_reconciliation.audit.summary import Summary
 from spark_reconciliation.engine import use_engine_of
 from spark_reconciliation.jobs.outside import ProofSummary, TableComparison
-from spark_reconciliation.jobs.run import AuditRequest, run_audit
+from spark_reconciliation.jobs.run import AuditRequest, check_request, run_audit
 from spark_reconciliation.local.frame import LocalSession
 from spark_reconciliation.spark.master import parse_settings
 from spark_reconciliation.spark.outside_tables import OutsideTable, read_outside
@@ -328,6 +328,16 @@ def test_settings_of_the_user_replace_those_of_the_package(
 def test_wrong_options_are_refused(columns: str, zone: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         OutsideTable.parse("t.csv", columns, zone)
+
+
+def test_outputs_of_comparisons_are_checked_before_the_audit(
+    made: Campaign, tmp_path: Path
+) -> None:
+    (tmp_path / "out-sent").mkdir()
+    sent = TableComparison(sent=OutsideTable("t.csv"))
+    request = AuditRequest(stores=(str(made.root),), out=f"{tmp_path / 'out'}/", comparison=sent)
+    with pytest.raises(UsageError, match=r"cannot be used, .*/out-sent exists: name a new dir"):
+        check_request(request)
 
 
 def test_errors_do_not_show_passwords() -> None:
