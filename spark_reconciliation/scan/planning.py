@@ -204,8 +204,8 @@ def plan_until(root: Root, end: int) -> LogPlan:
     Raises:
         OSError: The directory cannot be read.
     """
-    files = files_of_row(root, LOG)
-    return LogPlan(tuple(files), int(files[0].name) if files else 0, end)
+    files, findings = row_of_files(root.url, root.files(LOG))
+    return LogPlan(tuple(files), int(files[0].name) if files else 0, end, tuple(findings))
 
 
 def plan_log(root: Root, *, records: Iterable[int] = ()) -> LogPlan:

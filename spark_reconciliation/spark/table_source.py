@@ -5,8 +5,8 @@
     table             scheduled, delivered, decisions, pops                       scheduled
     brokers           names of the brokers of the stores, separated by commas     directories
     partitionBytes    bytes of the files that one task reads                      64 MiB
-    acceptGap         a stream: whether to continue after records that retention  false
-                      removed before they were read
+    acceptGap         whether to continue without records that retention removed  false
+                      before a stream has read them, or that are unreadable
 
 The schemas are those of `tables.schemas`. A stream (`spark.readStream`) returns the rows of new
 records, each once with a checkpoint; its offset is
@@ -39,7 +39,12 @@ from spark_reconciliation.scan.planning import (
     log_segments,
     plan_until,
 )
-from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
+from spark_reconciliation.tables.exported_log import (
+    ExportedLog,
+    check_complete,
+    named_stores,
+    plan_of_store,
+)
 from spark_reconciliation.tables.rows import TableRows
 from spark_reconciliation.tables.schemas import OF_LOG, TABLES
 
@@ -63,6 +68,11 @@ class TableOptions:
     table: str
     partition_bytes: int
     accept_gap: bool
+
+    @property
+    def remedy(self) -> str:
+        """What continues without unreadable records; empty: they are accepted."""
+        return "" if self.accept_gap else "the option acceptGap=true"
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TableOptions:
@@ -137,13 +147,14 @@ class ExportedRowsReader(DataSourceReader):
         parts: list[InputPartition] = []
         for broker, store in self._options.brokers.items():
             root, plan = plan_of_store(store)
+            check_complete(root, plan, plan.min, self._options.remedy)
             log = ExportedLog.of_store(root, plan, broker, plan.min)
             parts += _parts(log, plan.min, self._options.partition_bytes)
         return parts or [TablePart()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        return _read(partition, self._options.table, self._columns)
+        return _read(partition, self._options, self._columns)
 
 
 class ExportedRowsStream(DataSourceStreamReader):
@@ -183,6 +194,7 @@ class ExportedRowsStream(DataSourceStreamReader):
                     f"the log of {root.url} begins at {plan.min}, and the stream has read it up to "
                     f"{first}: the option acceptGap=true continues without the records between"
                 )
+            check_complete(root, plan, first, self._options.remedy)
             begin = end.get(FIRST + root.url, plan.min)
             log = ExportedLog.of_store(root, plan, broker, begin)
             parts += _parts(log, first, self._options.partition_bytes)
@@ -190,7 +202,7 @@ class ExportedRowsStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        return _read(partition, self._options.table, self._columns)
+        return _read(partition, self._options, self._columns)
 
     def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
         for store in self._options.brokers.values():
@@ -203,17 +215,21 @@ def _parts(log: ExportedLog, first: int, size: int) -> list[TablePart]:
 
 
 def _read(
-    partition: InputPartition, table: str, columns: Sequence[str]
+    partition: InputPartition, options: TableOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table. Runs on a worker.
 
     Raises:
-        UsageError: A range of the log is unreadable.
+        UsageError: A range of the log is unreadable, and gaps are not accepted.
     """
     assert isinstance(partition, TablePart)
     if partition.log is None:
         return
     rows = TableRows(partition.log)
     for name, batch in rows.read(partition.segments):
-        if name == table:
+        if name == options.table:
             yield batch.select(columns)
+    if rows.findings and options.remedy:
+        one = rows.findings[0]
+        reason = f"{one.store}/{one.file} at {one.offset}: {one.text}"
+        raise UsageError(f"{reason}. {options.remedy} continues without these records")

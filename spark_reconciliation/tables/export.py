@@ -28,7 +28,12 @@ from spark_reconciliation.scan.planning import (
 from spark_reconciliation.scan.record_mark import RecordMark, read_mark
 from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables.delta_log import has_delta_logs, write_delta_logs
-from spark_reconciliation.tables.exported_log import ExportedLog, named_stores, plan_of_store
+from spark_reconciliation.tables.exported_log import (
+    ExportedLog,
+    check_complete,
+    named_stores,
+    plan_of_store,
+)
 from spark_reconciliation.tables.exported_promises import ExportedPromises
 from spark_reconciliation.tables.lateness import hours_of, hours_of_files, stage_lateness
 from spark_reconciliation.tables.output import (
@@ -131,6 +136,7 @@ def _export_store(
         former, store=store, steps=tuple(s for s in former.steps if s.number not in dropped)
     )
     start = max(kept.end, plan.min)
+    check_complete(root, plan, start, "" if accept_gap else "--accept-gap")
     result = ExportedStep(broker, store, start, plan.end, replaced=len(dropped))
     if start >= plan.end and not dropped and former.steps:
         return state, result

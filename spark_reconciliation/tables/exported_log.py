@@ -79,3 +79,19 @@ def plan_of_store(store: str, plan: Callable[[Root], LogPlan] = plan_log) -> tup
     root = Root(store.rstrip("/"))
     must_be_store(root)
     return root, plan(root)
+
+
+def check_complete(root: Root, plan: LogPlan, first: int, remedy: str) -> None:
+    """Check that the end of a log is readable, and that no file after a log offset is missing.
+
+    Args:
+        remedy: What continues without missing files; empty: they are accepted.
+    Raises:
+        UsageError: A part of the log would be taken for all of it.
+    """
+    for one in plan.findings:
+        if one.kind == "unreadable":
+            raise UsageError(f"{root.url}/{one.file}: {one.text}. Run it again once it is readable")
+        if one.kind == "missing-file" and first < one.base < plan.end and remedy:
+            reason = f"{root.url}/{one.file}: {one.text}"
+            raise UsageError(f"{reason}. Complete the store, or {remedy} continues without them")

@@ -81,6 +81,25 @@ def test_a_stream_notices_removed_records(tmp_path: Path) -> None:
     assert read(reader, reader.partitions(start, reader.latestOffset(start)))
 
 
+def test_missing_and_unreadable_records_are_noticed(tmp_path: Path) -> None:
+    made = random_log()
+    made.log.write(tmp_path)
+    file, other = (tmp_path / "commitlog" / f"{n * FILE_BYTES:020d}" for n in (2, 3))
+    file.write_bytes(b"\1" * FILE_BYTES)
+    streamed = stream(tmp_path, "scheduled")
+    start, end = streamed.initialOffset(), streamed.latestOffset()
+    whole: Any = source(tmp_path, "scheduled").reader(schema_of("scheduled"))
+    for reader, arguments in ((streamed, (start, end)), (whole, ())):
+        with pytest.raises(UsageError, match="acceptGap=true continues without these records"):
+            read(reader, reader.partitions(*arguments))
+    other.unlink()
+    for reader, arguments in ((streamed, (start, end)), (whole, ())):
+        with pytest.raises(UsageError, match="acceptGap=true continues without them"):
+            reader.partitions(*arguments)
+    reader = source(tmp_path, "scheduled", acceptGap="true").reader(schema_of("scheduled"))
+    assert read(reader, reader.partitions())
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -13,6 +13,7 @@ import pytest
 
 from duemq_common.errors import UsageError
 from duemq_common.topics import SCHEDULE_TOPIC
+from spark_reconciliation.scan.files import Root
 from spark_reconciliation.state_folder import locked
 from spark_reconciliation.tables import export as exporter
 from spark_reconciliation.tables.export import LogChanged, export_stores
@@ -99,6 +100,45 @@ def test_records_removed_before_their_export_are_noticed(tmp_path: Path) -> None
     [step] = export_stores([str(root)], out, accept_gap=True)
     assert step.start == 4 * FILE_BYTES
     assert len(ids(out)) == 10 + sum(record.offset >= step.start for record in log.records)
+
+
+def test_a_file_that_is_missing_between_others_is_noticed(tmp_path: Path) -> None:
+    """For example, while a copy of the store is made."""
+    log, root, out = log_of_levels(60), tmp_path / "a", tmp_path / "out"
+    export_stores([str(log.write(root, end=log.records[9].end))], out)
+    log.write(root)
+    file = root / "commitlog" / f"{3 * FILE_BYTES:020d}"
+    data = file.read_bytes()
+    file.unlink()
+    with pytest.raises(UsageError, match=r"missing\. Complete the store, or --accept-gap"):
+        export_stores([str(root)], out)
+    assert len(ids(out)) == 10
+    shutil.copytree(out, tmp_path / "with gap")
+    export_stores([str(root)], tmp_path / "with gap", accept_gap=True)
+    assert 10 < len(ids(tmp_path / "with gap")) < 60
+    assert export_stores([str(root)], tmp_path / "with gap")[0].rows == {}
+    file.write_bytes(data)
+    export_stores([str(root)], out)
+    assert len(ids(out)) == 60
+
+
+def test_an_unreadable_end_of_the_log_replaces_no_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out = tmp_path / "a", tmp_path / "out"
+    export_stores([str(log_of_levels(60).write(root))], out)
+    *_, last = sorted((root / "commitlog").iterdir())
+    original = Root.read
+
+    def read(self: Root, path: str, start: int, end: int) -> Any:
+        if path.endswith(last.name):
+            raise OSError(5, "Input/output error")
+        return original(self, path, start, end)
+
+    monkeypatch.setattr(Root, "read", read)
+    with pytest.raises(UsageError, match=r"cannot be read: .*Input/output error"):
+        export_stores([str(root)], out)
+    assert len(ids(out)) == 60
 
 
 def test_steps_after_a_truncation_are_replaced(tmp_path: Path) -> None:
