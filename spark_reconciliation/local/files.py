@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PARQUET: Final = "parquet"
 CSV: Final = "csv"
 JSON_LINES: Final = "json"
+TABLE_LOGS: Final = ("_delta_log/", ".hoodie/")
 INSTANT: Final = pa.timestamp("us", "UTC")
 
 
@@ -25,6 +26,7 @@ def file_bytes(location: str) -> int:
 
     Raises:
         OSError: There is no such file.
+        UsageError: The directory has files of former versions, too.
     """
     system, _, names = _files(location)
     return sum(int(system.size(name) or 0) for name in names)
@@ -40,7 +42,7 @@ def read_files(
         choose: Returns the names of the columns to return; called with all names.
     Raises:
         OSError: A file cannot be read.
-        UsageError: A file has another format.
+        UsageError: A file has another format, or the directory has files of former versions, too.
     """
     system, folder, names = _files(location)
     try:
@@ -60,7 +62,11 @@ def _files(location: str) -> tuple[AbstractFileSystem, str, list[str]]:
     import fsspec
 
     system, path = fsspec.core.url_to_fs(location)
-    names = [name for name in sorted(system.find(path)) if not _is_hidden(name, path)]
+    present = sorted(system.find(path))
+    if any(name.removeprefix(path).lstrip("/").startswith(TABLE_LOGS) for name in present):
+        text = "its directory also has the files of former versions: give a copy of the newest one"
+        raise UsageError(f"{location} is a table of Delta or Hudi, and {text}")
+    names = [name for name in present if not _is_hidden(name, path)]
     if not names:
         raise FileNotFoundError(f"{location}: there is no such file")
     return system, path, names

@@ -98,6 +98,7 @@ class OutsideTable:
 
         Raises:
             OSError: There is no such file.
+            UsageError: It is a table with versions.
         """
         return self.location.startswith(JDBC) or files.file_bytes(self.location) > LOCAL_BYTES_MAX
 
