@@ -46,6 +46,7 @@ VALID_OFFSET: Final = rf"{DATE}[T ].*(Z|[+-](0\d|1[0-8])(:?[0-5]\d)?)$"  # DuckD
 LATEST_SECONDS: Final = 100_000_000_000  # a smaller number is a time in seconds, not in ms
 NO_ROWS: Final = "it has no row with a time: a comparison would find nothing"
 NUMBERS: Final = re.compile(r"(tinyint|smallint|int|bigint|decimal\(\d+,\d+\))$")
+FRACTIONS: Final = re.compile(r"(float|double|decimal\(\d+,[1-9]\d*\))$")
 TIMES: Final = ("timestamp", "date", "string")  # beginnings of types
 FIRST_MS, END_MS = -62_135_510_400_000, 253_402_214_400_000
 """Times, but the first and the last day of years 1 to 9999: Spark's infinities of PostgreSQL."""
@@ -150,11 +151,15 @@ def read_outside(spark: SparkSession, table: OutsideTable) -> OutsideRows:
 def _read(table: OutsideTable, frame: DataFrame) -> OutsideRows:
     columns = _columns(frame.columns, table)
     name_field = next(name for name in NAMES if name in columns)
-    given, kind = _column(columns["time"]), dict(frame.dtypes)[columns["time"]]
+    given, kinds = _column(columns["time"]), dict(frame.dtypes)
+    kind, name_kind = kinds[columns["time"]], kinds[columns[name_field]]
     text = given.cast("string")
     if not kind.startswith(TIMES) and not NUMBERS.match(kind):
         reason = "give a timestamp, a text, or a whole number of ms"
         raise UsageError(f"{table.shown}: the column {columns['time']} has type {kind}: {reason}")
+    if FRACTIONS.match(name_kind):
+        reason = f"type {name_kind}, whose text is no key: give a text or a whole number"
+        raise UsageError(f"{table.shown}: the column {columns[name_field]} has {reason}")
     time_ms = _time_ms(columns["time"], kind, table)
     rows = frame.select(
         _column(columns["topic"]).cast("string").alias("topic"),

@@ -70,3 +70,23 @@ def test_csv_has_doubled_quotes_and_plain_backslashes(engine: Any, tmp_path: Pat
     lines = ("\ufefftime,topic,id", '1764320400000,T,"A""1"", x"', r'1764320400000,T,"B\"')
     path.write_text("\r\n".join(lines), encoding="utf-8")
     assert [name for name, _ in rows_of(engine, path)] == ['A"1", x', "B\\"]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.decimal128(38, 18)])
+def test_a_number_with_a_fraction_is_no_name(engine: Any, tmp_path: Path, kind: Any) -> None:
+    """pandas writes whole numbers as doubles if one is missing; the text would be 17.0."""
+    path = tmp_path / "t.parquet"
+    keys = pa.array([17]).cast(kind)
+    parquet.write_table(pa.table({"key": keys, "topic": ["T"], "time": [1_764_320_400_000]}), path)
+    with pytest.raises(
+        UsageError, match=r"the column key has type .*give a text or a whole number"
+    ):
+        rows_of(engine, path)
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint64(), pa.decimal128(38, 0)])
+def test_a_whole_number_is_a_name(engine: Any, tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "t.parquet"
+    keys = pa.array([17]).cast(kind)
+    parquet.write_table(pa.table({"key": keys, "topic": ["T"], "time": [1_764_320_400_000]}), path)
+    assert [name for name, _ in rows_of(engine, path)] == ["17"]
