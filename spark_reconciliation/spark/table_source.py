@@ -11,7 +11,10 @@
 The schemas are those of `tables.schemas`. A stream (`spark.readStream`) returns the rows of new
 records, each once with a checkpoint; its offset is
 
-    {store: log offset of the next record, first@store: log offset at which the stream began}
+    {store: log offset of the next record, first@store: log offset at which the stream began,
+     last@store: log offset of the last record, mark@store: checksum of its fields}
+
+A log that was truncated lacks that record, or has another one: the stream ends with an error.
 
 `lateness` is an aggregation of `delivered`; `duemq reconcile export` writes it.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -39,6 +43,7 @@ from spark_reconciliation.scan.planning import (
     log_segments,
     plan_until,
 )
+from spark_reconciliation.scan.record_mark import read_mark
 from spark_reconciliation.tables.exported_log import (
     ExportedLog,
     check_complete,
@@ -56,7 +61,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "duemq"
 OPTIONS: Final = ("path", "table", "brokers", "partitionbytes", "acceptgap")
-FIRST: Final = "first@"
+FIRST, LAST, MARK = "first@", "last@", "mark@"
+NO_MARK: Final = -1
 LogOffsets = dict[str, int]
 
 
@@ -175,15 +181,20 @@ class ExportedRowsStream(DataSourceStreamReader):
         """Return the present ends of the logs, at least `start`."""
         offsets = dict(start or {})
         for root, plan in self._plans():
-            offsets[root.url] = max(plan.end, offsets.get(root.url, 0))
             offsets.setdefault(FIRST + root.url, plan.min)
+            if plan.end > offsets.setdefault(root.url, plan.min):
+                offsets[root.url] = plan.end
+                offsets |= {
+                    LAST + root.url: plan.last,
+                    MARK + root.url: _mark(root, plan, plan.last),
+                }
         return offsets
 
     def partitions(self, start: LogOffsets, end: LogOffsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch.
 
         Raises:
-            UsageError: Retention removed records before they were read.
+            UsageError: Retention removed records before they were read, or the log was truncated.
         """
         parts: list[InputPartition] = []
         for broker, store in self._options.brokers.items():
@@ -195,6 +206,7 @@ class ExportedRowsStream(DataSourceStreamReader):
                     f"{first}: the option acceptGap=true continues without the records between"
                 )
             check_complete(root, plan, first, self._options.remedy)
+            _check_continued(root, plan, start)
             begin = end.get(FIRST + root.url, plan.min)
             log = ExportedLog.of_store(root, plan, broker, begin)
             parts += _parts(log, first, self._options.partition_bytes)
@@ -207,6 +219,26 @@ class ExportedRowsStream(DataSourceStreamReader):
     def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
         for store in self._options.brokers.values():
             yield plan_of_store(store, self._ends.plan)
+
+
+def _check_continued(root: Root, plan: LogPlan, start: LogOffsets) -> None:
+    """Check that a log has the last record of the former batch, unless retention removed it.
+
+    Raises:
+        UsageError: It has not.
+    """
+    last, mark = start.get(LAST + root.url, -1), start.get(MARK + root.url, NO_MARK)
+    if last >= plan.min and mark not in (NO_MARK, _mark(root, plan, last)):
+        raise UsageError(
+            f"the log of {root.url} was truncated: the stream has read another record at {last}. "
+            f"Begin a new stream, with a new checkpoint"
+        )
+
+
+def _mark(root: Root, plan: LogPlan, offset: int) -> int:
+    """Return the checksum of the record at a log offset; NO_MARK without one."""
+    mark = read_mark(root, plan, offset)
+    return NO_MARK if mark is None else crc32(mark.fingerprint.encode())
 
 
 def _parts(log: ExportedLog, first: int, size: int) -> list[TablePart]:

@@ -81,6 +81,26 @@ def test_a_stream_notices_removed_records(tmp_path: Path) -> None:
     assert read(reader, reader.partitions(start, reader.latestOffset(start)))
 
 
+@pytest.mark.parametrize("kept", [40, 5])
+def test_a_stream_notices_a_truncated_log(tmp_path: Path, kept: int) -> None:
+    """Of the records after the truncation, it would read those after its former end only."""
+    made, other = random_log(), RandomLog()
+    made.log.write(tmp_path, end=made.log.records[39].end)
+    reader = stream(tmp_path, "scheduled")
+    start = reader.latestOffset(reader.initialOffset())
+    for number in range(200):
+        other.step(number * 5 % 24, number * 3 % 37)
+    log = made.log if kept == 40 else other.log
+    log.write(tmp_path)
+    end = reader.latestOffset(start)
+    assert end[str(tmp_path)] > start[str(tmp_path)]
+    if kept == 40:
+        assert reader.partitions(start, end)
+        return
+    with pytest.raises(UsageError, match=r"was truncated: .*Begin a new stream"):
+        reader.partitions(start, end)
+
+
 def test_missing_and_unreadable_records_are_noticed(tmp_path: Path) -> None:
     made = random_log()
     made.log.write(tmp_path)
