@@ -58,6 +58,9 @@ PAUSE_S: Final = 0.004
 SKIPS_MAX: Final = 200
 """Maximum number of occurrences of one schedule that one turn skips."""
 RETRY_MS: Final = 1_000
+RETRY_SHARE: Final = 16
+"""Share of the time until a refused occurrence after which it is tried again: beyond the longest
+delay of a timer, it is refused for days."""
 UNREADABLE_RETRY_MS: Final = 60_000
 
 
@@ -275,7 +278,8 @@ class Planner:
         for index, item in enumerate(candidates):
             if batch.rows[index]["status"]:
                 self.stats.refused += 1
-                self._table.wake_ms[item.slot] = now_ms + RETRY_MS
+                pause_ms = max(RETRY_MS, (item.due_ms - now_ms) // RETRY_SHARE)
+                self._table.wake_ms[item.slot] = now_ms + pause_ms
                 continue
             offset = int(batch.rows[index]["phys_offset"])
             self._table.occurred(item.slot, item.planned_ms, item.next_ms, offset)

@@ -26,7 +26,7 @@ from recurring_schedules.occurrences import StepWork, due_ms_of
 from recurring_schedules.planner import TURN_OCCURRENCES, Planner
 from tests.recurring_schedules.rig import MONDAY_MS, ScheduleRig
 
-EVERY_MS = 10_000
+EVERY_MS, WEEK_MS = 10_000, 7 * 86_400_000
 URGENT_MS = 20  # after its creation, a schedule is planned before others that are less urgent
 
 
@@ -53,6 +53,16 @@ def test_an_occurrence_that_the_store_refuses_is_appended_later(rig: ScheduleRig
     refusal.is_on = False
     rig.run_to(MONDAY_MS + 3 * EVERY_MS)
     assert rig.planned() == [MONDAY_MS + number * EVERY_MS for number in (1, 2, 3)]
+
+
+def test_an_occurrence_beyond_the_longest_delay_is_seldom_tried(rig: ScheduleRig) -> None:
+    rig.open()
+    rig.create(every_ms=WEEK_MS, phase_ms=MONDAY_MS % WEEK_MS)
+    rig.run_to(MONDAY_MS + 60_000)
+    assert rig.planner.stats.refused == 1
+    rig.run_to(MONDAY_MS + WEEK_MS)
+    assert rig.planned() == [MONDAY_MS + WEEK_MS]
+    assert rig.planner.stats.refused < 20
 
 
 @pytest.mark.parametrize("jitter_ms", [0, 1, 5_000, 60_000])
