@@ -45,8 +45,8 @@ def read_database(spark: SparkSession, location: str, password: str) -> DataFram
         UsageError: The location names no table.
         pyspark.errors.PySparkException: See `database_errors`.
     """
-    url, _, table = location.rpartition("#")
-    if not url:
+    url, _, table = location.partition("#")  # a query may have others
+    if not table:
         raise UsageError(f"{without_secrets(location)} names no table: add #TABLE")
     options = {"url": url, "dbtable": table, "fetchsize": str(FETCH_ROWS)}
     options["preferTimestampNTZ"] = "true"  # a time without a zone is not one of the session's

@@ -297,6 +297,9 @@ def test_a_table_of_a_database_is_read_with_the_given_zone(spark: Any, tmp_path:
         table = OutsideTable.parse(f"{url}#outbox", "time=due_at", "Europe/Berlin")
         [row] = read_outside(spark, table).frame.collect()
         assert iso(row["time_ms"]) == "2026-07-01T10:00:00.000+00:00"
+        query = f"{url}#(SELECT outbox.*, '#' AS sign FROM outbox) AS t"
+        table = OutsideTable.parse(query, "time=due_at", "Europe/Berlin")
+        assert read_outside(spark, table).frame.count() == 1
         with pytest.raises(UsageError, match="names no table"):
             read_outside(spark, OutsideTable(url))
 
