@@ -32,8 +32,10 @@ QUERY = """
         SELECT *, explode(array_distinct(split(trim(keys), ' +'))) AS campaign
         FROM promises WHERE keys IS NOT NULL
     ), until AS (
-        SELECT greatest((SELECT max(accepted_ms) FROM scheduled),
-                        (SELECT max(delivered_ms) FROM delivered)) AS ms
+        SELECT broker, max(ms) AS until_ms FROM (
+            SELECT broker, accepted_ms AS ms FROM scheduled
+            UNION ALL SELECT broker, delivered_ms FROM delivered
+        ) GROUP BY broker
     )
     SELECT campaign,
            count(*) AS messages,
@@ -42,10 +44,10 @@ QUERY = """
            count_if(times IS NULL AND is_cancelled) AS cancelled,
            count_if(late_ms > {limit_ms}) AS late,
            count_if(times IS NULL AND is_cancelled IS NULL
-                    AND due_ms + {limit_ms} < until.ms) AS missing,
+                    AND due_ms + {limit_ms} < until_ms) AS missing,
            timestamp_millis(max(due_ms)) AS last_due,
            timestamp_millis(max(delivered_ms)) AS last_delivered
-    FROM of_campaigns CROSS JOIN until
+    FROM of_campaigns JOIN until USING (broker)
     LEFT JOIN arrived USING (broker, scheduled_offset)
     LEFT JOIN cancelled USING (broker, scheduled_offset)
     GROUP BY campaign ORDER BY missing DESC, late DESC, messages DESC, campaign

@@ -149,6 +149,23 @@ def test_campaigns(spark: Any, tables: str) -> None:
 
 
 @pytest.mark.extended
+def test_no_message_is_missing_before_its_broker_is_exported(spark: Any, tmp_path: Path) -> None:
+    """The tables of another broker are newer."""
+    logs = {"a": ScheduledLog(), "b": ScheduledLog()}
+    Campaign(logs["a"], "spring", BASE_MS + 3 * MINUTE_MS).schedule()
+    level = {"DELAY": "2", "REAL_TOPIC": "Poll", "REAL_QID": "0"}
+    logs["b"].add(SCHEDULE_TOPIC, BASE_MS + 90 * MINUTE_MS, level, queue_id=1)
+    stores = [str(log.write(tmp_path / name)) for name, log in logs.items()]
+    export_stores(stores, tmp_path / "out")
+    [row] = (
+        example("campaigns")
+        .campaigns(spark, str(tmp_path / "out"), MINUTE_MS, ["spring"])
+        .collect()
+    )
+    assert (row["messages"], row["missing"]) == (1, 0)
+
+
+@pytest.mark.extended
 def test_capacity_forecast(spark: Any, tables: str) -> None:
     rows = example("capacity_forecast").forecast(spark, tables, 1).collect()
     backlogs = Counter({row["minute"].astimezone(UTC): row["backlog"] for row in rows})
