@@ -7,6 +7,7 @@ topics, groups, offsets (files in config/) --- pull, clients, offsets, admin, ..
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping
@@ -72,10 +73,13 @@ from duemq.send.send_header import broker_suffix
 from duemq.send.timer_refusal import refuse_timers
 from duemq.transactions.meters import Meters
 from duemq.transactions.transactions import Transactions
+from duemq_common.codes import ResponseCode
+from duemq_common.errors import RequestError
 from duemq_common.topics import SCHEDULES_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from message_store.hooks import PutHook
+    from message_store.kernels.preparation import Preparation
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -90,6 +94,10 @@ class Processor(Protocol):
 
 DELAYED_CODES: Final = frozenset(code for code, row in ROWS.items() if row.needs_kernels)
 PENDING_KERNELS: Final = "pending_timers"  # group of kernels that such requests call
+COMPILATION_S_MAX: Final = 2.5
+"""Maximum wait of a request for kernels: Apache's clients wait 3 s for a response, and would take
+a change that is made later for a failed one."""
+COMPILING: Final = "kernels are being compiled since the first start: try again in a minute"
 
 
 def _access_of(context: BrokerContext) -> AccessCheck:
@@ -144,10 +152,24 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
         parts.dispatcher.add(of_role(processor.handlers(), lambda: parts.master_address))
     plugin_handlers = context.plugins.request_handlers(set(parts.dispatcher))
     parts.dispatcher.add(plugin_handlers)
-    load = partial(context.kernels.load_for_request, PENDING_KERNELS)
+    load = partial(_load_kernels, context.kernels)
     parts.dispatcher.delay(plugin_handlers.keys() | DELAYED_CODES, load)
     parts.dispatcher.wrap(LONG_READS, ConnectedReads().handler)
     return parts
+
+
+async def _load_kernels(kernels: Preparation) -> None:
+    """Return when requests may call every kernel.
+
+    Raises:
+        RequestError: Kernels are compiled for longer than `COMPILATION_S_MAX`.
+    """
+    try:
+        async with asyncio.timeout(COMPILATION_S_MAX):
+            await kernels.wait_for_all()
+    except TimeoutError:
+        raise RequestError(ResponseCode.SYSTEM_BUSY, COMPILING) from None
+    await kernels.load_for_request(PENDING_KERNELS)
 
 
 def _load_tables(

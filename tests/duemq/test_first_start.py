@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from duemq.broker import assembly
 from duemq.broker.broker import Broker
 from duemq.cli.kernels import AFTERWARDS
 from duemq.net.client import RemotingClient
-from duemq_common.codes import RequestCode
+from duemq_common.codes import RequestCode, ResponseCode
 from duemq_common.request import Request
 from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import KernelEntry
@@ -18,7 +21,9 @@ from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_re
 TIMEOUT_S = 60.0
 
 
-def test_delayed_messages_are_delivered_before_all_kernels_are_ready(tmp_path: Path) -> None:
+def test_delayed_messages_are_delivered_before_all_kernels_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check() -> None:
         may_compile = asyncio.Event()
 
@@ -41,6 +46,11 @@ def test_delayed_messages_are_delivered_before_all_kernels_are_ready(tmp_path: P
                 offset = int((response.fields or {}).get("nextBeginOffset", offset))
             fields = {"topic": TOPIC, "queueId": "0", "timestamp": "0"}
             search = Request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+            monkeypatch.setattr(assembly, "COMPILATION_S_MAX", 0.0)
+            refused = await client.call(search, timeout_s=TIMEOUT_S)
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert refused.remark == assembly.COMPILING
+            monkeypatch.setattr(assembly, "COMPILATION_S_MAX", TIMEOUT_S)
             held = asyncio.create_task(client.call(search, timeout_s=TIMEOUT_S))
             assert await end_of_queue(client) == 3
             assert not held.done()
