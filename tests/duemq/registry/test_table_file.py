@@ -40,6 +40,10 @@ def read(root: Path) -> tuple[DataVersion, dict[str, Any]]:
     return DataVersion.from_json(found.get("dataVersion")), perms
 
 
+def full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
 def started(root: Path, **table: int) -> TableFile:
     file = new(root)
     file.write({}, {name: row(name, perm) for name, perm in table.items()}, version(1))
@@ -109,9 +113,6 @@ def test_a_deleted_row_stays_deleted_after_a_kill(
 def test_a_line_that_cannot_be_added_does_not_prevent_a_rewrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
     file = started(tmp_path, a=6)
     file.append({"b": row("b")}, version(2))
     monkeypatch.setattr(os, "fdatasync", full)
@@ -164,9 +165,6 @@ def test_junk_is_no_change(tmp_path: Path, line: bytes) -> None:
 def test_after_a_refused_line_the_whole_table_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
     file = started(tmp_path, a=6)
     file.append({"b": row("b")}, version(2))
     with monkeypatch.context() as patch:

@@ -63,37 +63,33 @@ def test_nonsense_in_every_answer_keeps_a_new_member_out(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_controller_that_offers_taken_ids_is_asked_once_in_a_heartbeat(tmp_path: Path) -> None:
-    """Requests for ids followed each other without a pause, and each wrote a file."""
-
+@pytest.mark.parametrize(
+    ("refused", "code", "repeated"),
+    [
+        (  # requests for ids followed each other without a pause, and each wrote a file
+            RequestCode.CONTROLLER_APPLY_BROKER_ID,
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+        ),
+        (  # it accepted the registration, and the next view did not contain the member
+            VIEW,
+            ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+            RequestCode.CONTROLLER_REGISTER_BROKER,
+        ),
+    ],
+    ids=["taken id", "denied registration"],
+)
+def test_a_controller_that_refuses_is_asked_once_in_a_heartbeat(
+    tmp_path: Path, refused: int, code: int, repeated: int
+) -> None:
     async def main() -> None:
-        rig, taken = Rig(tmp_path), Response(ResponseCode.CONTROLLER_BROKER_ID_INVALID, "taken")
+        rig, refusal = Rig(tmp_path), Response(code, "refused")
         rig.network.change = lambda request, response: (
-            taken if request.code == RequestCode.CONTROLLER_APPLY_BROKER_ID else response
+            refusal if request.code == refused else response
         )
         async with rig.member(1) as (first, _):
             await rig.run(10 * BEAT_MS)
-            offers = rig.network.requested.count(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
-            assert 2 <= offers <= 11
-            rig.network.change = lambda request, response: response
-            await rig.until(lambda: first.holds(1))
-
-    asyncio.run(main())
-
-
-def test_a_controller_that_denies_a_registration_is_asked_once_in_a_heartbeat(
-    tmp_path: Path,
-) -> None:
-    """It accepted the registration, and the next view did not contain the member."""
-
-    async def main() -> None:
-        rig = Rig(tmp_path)
-        unknown = Response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "no group")
-        rig.network.change = lambda request, response: unknown if request.code == VIEW else response
-        async with rig.member(1) as (first, _):
-            await rig.run(10 * BEAT_MS)
-            count = rig.network.requested.count(RequestCode.CONTROLLER_REGISTER_BROKER)
-            assert 2 <= count <= 11
+            assert 2 <= rig.network.requested.count(repeated) <= 11
             rig.network.change = lambda request, response: response
             await rig.until(lambda: first.holds(1))
 
